@@ -1,0 +1,1 @@
+"""Attacks on what the coordinator sees, and the interface that they fill."""

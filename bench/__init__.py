@@ -1,0 +1,1 @@
+"""Benchmarks behind `cafe bench NAME`: ratios measured side by side in one run."""

@@ -1,0 +1,50 @@
+"""The federation's computation in one process without any wire: the oracle of tests, the baseline of benchmarks."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from server.parameters import Parameters
+from server.schedule import batches
+from vfl.config import TrainingConfig
+from vfl.models import build_bottom, build_top, output_width
+from vfl.observation import ModelTensors, Observation, Setting
+
+
+def observations(setting: Setting, x: Tensor, y: Tensor, training: TrainingConfig) -> Iterator[Observation]:
+    """Yield what the coordinator would see, from autograd on the undivided data."""
+    parameters = Parameters(setting, training)
+    compute = OneProcess(setting, x, y)
+    drawn = batches(setting.schedule, setting.samples, setting.batch_size, setting.rounds, setting.seed)
+    for number, indices in enumerate(drawn, start=1):
+        gradients, _ = compute(parameters.current, indices)
+        yield Observation(number, indices, parameters.version, parameters.current, gradients)
+        parameters.update(gradients)
+
+
+class OneProcess:
+    """All bottom models and the top model together, on whole samples."""
+
+    def __init__(self, setting: Setting, x: Tensor, y: Tensor) -> None:
+        self._slices = [box.cut(x).contiguous() for box in setting.boxes]
+        self._y = y
+        self._bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
+        widths = [output_width(bottom, box.shape) for bottom, box in zip(self._bottoms, setting.boxes, strict=True)]
+        self._top = build_top(setting.model, widths, setting.classes, setting.seed)
+        self._version: ModelTensors | None = None
+
+    def __call__(self, parameters: ModelTensors, indices: Tensor) -> tuple[ModelTensors, float]:
+        """Return the gradients and the loss of one batch."""
+        if parameters is not self._version:
+            for module, tensors in zip([*self._bottoms, self._top], [*parameters.bottoms, parameters.top], strict=True):
+                module.load_state_dict(dict(tensors))
+            self._version = parameters
+        z = [bottom(part[indices]) for bottom, part in zip(self._bottoms, self._slices, strict=True)]
+        loss = cross_entropy(self._top(torch.cat(z, dim=1)), self._y[indices])
+        modules = [*self._bottoms, self._top]
+        flat = [parameter for module in modules for parameter in module.parameters()]
+        gradients = iter(torch.autograd.grad(loss, flat))
+        named = [{name: next(gradients) for name, _ in module.named_parameters()} for module in modules]
+        return ModelTensors(tuple(named[:-1]), named[-1]), float(loss.detach())

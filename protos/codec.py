@@ -1,0 +1,151 @@
+"""Tensors to bytes and back: a bundle is announced, checked, and then filled chunk by chunk."""
+
+import math
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from protos.tensors_pb2 import Bundle, Chunk, DType, TensorSpec
+
+CHUNK_BYTES = 1 << 20
+"""Bytes in a chunk: well below gRPC's default message limit, large enough that the per-message cost vanishes."""
+
+MESSAGE_LIMIT_BYTES = 4 * CHUNK_BYTES
+"""The largest message either side accepts; a chunk or a bundle's announcement never comes near it."""
+
+ALIGNMENT = 8
+
+if sys.byteorder != "little":  # pragma: no cover
+    raise ImportError("tensors travel as little-endian bytes, and this machine is big-endian")
+
+_DTYPES = {
+    torch.float32: DType.DTYPE_FLOAT32,
+    torch.float64: DType.DTYPE_FLOAT64,
+    torch.float16: DType.DTYPE_FLOAT16,
+    torch.bfloat16: DType.DTYPE_BFLOAT16,
+    torch.int64: DType.DTYPE_INT64,
+    torch.int32: DType.DTYPE_INT32,
+    torch.uint8: DType.DTYPE_UINT8,
+    torch.bool: DType.DTYPE_BOOL,
+}
+_TORCH_DTYPES = {code: dtype for dtype, code in _DTYPES.items()}
+
+
+class CodecError(ValueError):
+    """The bytes or their announcement are not a bundle of tensors; the text says why."""
+
+
+def announce(tensors: Mapping[str, Tensor]) -> Bundle:
+    """Return the announcement that goes before the chunks of `tensors`."""
+    return Bundle(
+        tensors=[
+            TensorSpec(name=name, dtype=_DTYPES[tensor.dtype], shape=tensor.shape)
+            for name, tensor in tensors.items()
+        ]
+    )
+
+
+def chunks(tensors: Iterable[Tensor]) -> Iterator[Chunk]:
+    """Cut the bytes of `tensors` into chunks, small tensors sharing one."""
+    offset, held = 0, 0
+    pieces: list[memoryview] = []
+    for data in _buffers(tensors):
+        start = 0
+        while start < len(data):
+            piece = data[start : start + CHUNK_BYTES - held]
+            pieces.append(piece)
+            start += len(piece)
+            held += len(piece)
+            if held == CHUNK_BYTES:
+                yield Chunk(offset=offset, data=b"".join(pieces))
+                offset, held, pieces = offset + held, 0, []
+    if pieces:
+        yield Chunk(offset=offset, data=b"".join(pieces))
+
+
+class Assembler:
+    """Fills an announced bundle from its chunks. Check the announcement first: its size is allocated here."""
+
+    def __init__(self, bundle: Bundle, limit_bytes: int) -> None:
+        self._specs = [_read_spec(spec) for spec in bundle.tensors]
+        names = [name for name, _, _ in self._specs]
+        if len(set(names)) != len(names):
+            raise CodecError(f"the bundle names a tensor twice: {', '.join(sorted(names))}")
+        self._size = sum(_padded(_nbytes(dtype, shape)) for _, dtype, shape in self._specs)
+        if self._size > limit_bytes:
+            raise CodecError(f"the bundle announces {self._size} bytes, the limit here is {limit_bytes}")
+        self._buffer: bytearray | bytes = b""
+        self._filled = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take the next chunk, in order."""
+        data = chunk.data
+        if chunk.offset != self._filled:
+            raise CodecError(f"a chunk starts at byte {chunk.offset}, expected {self._filled}")
+        end = self._filled + len(data)
+        if end > self._size:
+            raise CodecError(f"the chunks hold more than the {self._size} bytes announced")
+        if len(data) == self._size:
+            self._buffer = data  # the whole bundle in one chunk: the tensors look at the received bytes
+        else:
+            if not isinstance(self._buffer, bytearray):
+                self._buffer = bytearray(self._size)
+            self._buffer[self._filled : end] = data
+        self._filled = end
+
+    def finish(self) -> dict[str, Tensor]:
+        """Return the tensors, which share the received memory; treat them as read-only."""
+        if self._filled != self._size:
+            raise CodecError(f"the chunks end after {self._filled} of the {self._size} bytes announced")
+        tensors = {}
+        offset = 0
+        for name, dtype, shape in self._specs:
+            tensors[name] = _view(self._buffer, offset, dtype, shape)
+            offset += _padded(_nbytes(dtype, shape))
+        return tensors
+
+
+def raw_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the size of the tensors themselves, without announcement or framing."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def describe(bundle: Bundle) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """Return what a bundle announces, by tensor name."""
+    return {name: (dtype, shape) for name, dtype, shape in map(_read_spec, bundle.tensors)}
+
+
+def _read_spec(spec: TensorSpec) -> tuple[str, torch.dtype, tuple[int, ...]]:
+    dtype = _TORCH_DTYPES.get(spec.dtype)
+    if dtype is None:
+        raise CodecError(f"{spec.name} has the unknown dtype {spec.dtype}")
+    return spec.name, dtype, tuple(spec.shape)
+
+
+def _nbytes(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * dtype.itemsize
+
+
+def _padded(size: int) -> int:
+    return size + -size % ALIGNMENT
+
+
+def _buffers(tensors: Iterable[Tensor]) -> Iterator[memoryview]:
+    for tensor in tensors:
+        flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+        data = memoryview(flat.view(torch.uint8).numpy())
+        yield data
+        yield memoryview(bytes(_padded(len(data)) - len(data)))
+
+
+def _view(buffer: bytes | bytearray, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    if math.prod(shape) == 0:
+        return torch.empty(shape, dtype=dtype)
+    with warnings.catch_warnings():
+        # torch warns that received bytes are not writable; nobody writes to them.
+        warnings.simplefilter("ignore", UserWarning)
+        flat = torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset)
+    return flat.reshape(shape)

@@ -1,0 +1,1 @@
+"""The coordinator: membership, rounds, parameters, and the gRPC service that workers join."""

@@ -1,0 +1,1 @@
+"""What every party agrees on: configuration, models, partitions, data sets, scoring, and the `cafe` command."""

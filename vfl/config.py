@@ -1,0 +1,129 @@
+"""The run's description: one YAML file, checked key by key."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from vfl.errors import UserError
+from vfl.registry import PluginSection, explain
+
+
+class Section(BaseModel):
+    """A part of the config: unknown keys are errors, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FederationConfig(Section):
+    """Who takes part, which batches are drawn, how long anybody waits."""
+
+    workers: int = Field(4, ge=1, le=1024)
+    batch_size: int = Field(ge=1)
+    epochs: int | None = Field(None, ge=1)
+    rounds: int | None = Field(None, ge=1)
+    schedule: Literal["epochs", "uniform"] = "epochs"
+    label_holder: int = Field(0, ge=0)
+    slices: tuple[str, ...] | None = None
+    join_timeout: float = Field(120.0, gt=0)
+    round_timeout: float = Field(300.0, gt=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "FederationConfig":
+        if (self.epochs is None) == (self.rounds is None):
+            raise ValueError("give either epochs or rounds, and not both")
+        if self.label_holder >= self.workers:
+            raise ValueError(f"label_holder is {self.label_holder}, but the workers are 0 to {self.workers - 1}")
+        if self.slices is not None and len(self.slices) != self.workers:
+            raise ValueError(f"slices lists {len(self.slices)} slices for {self.workers} workers")
+        return self
+
+    def planned_rounds(self, samples: int) -> int:
+        """Return how many rounds this makes with so many samples."""
+        if self.rounds is not None:
+            return self.rounds
+        assert self.epochs is not None
+        return self.epochs * -(-samples // self.batch_size)
+
+
+class TrainingConfig(Section):
+    """The optimiser at the coordinator; lr 0 freezes the parameters (the paper's static setting)."""
+
+    optimizer: Literal["sgd", "adam"] = "sgd"
+    lr: float = Field(0.0, ge=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "TrainingConfig":
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError("momentum belongs to sgd; adam has its own")
+        return self
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the parameters never change."""
+        return self.lr == 0.0
+
+
+class RunConfig(Section):
+    """A whole run."""
+
+    seed: int = Field(0, ge=0)
+    data: PluginSection
+    federation: FederationConfig
+    model: PluginSection = PluginSection(name="cafe_cnn")
+    training: TrainingConfig = TrainingConfig()
+    defence: PluginSection = PluginSection(name="none")
+    attack: PluginSection = PluginSection(name="none")
+    device: str = "auto"
+    transcript: bool = False
+
+
+def load_config(path: Path, changes: list[str] | None = None) -> RunConfig:
+    """Read a config file and apply `a.b=c` changes to it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"the config file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"the config file {path} is not UTF-8 text") from None
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"the config file {path} is not YAML: {_one_line(error)}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"the config file {path} holds no keys; see configs/ for examples")
+    for change in changes or []:
+        apply_change(tree, change)
+    return parse_config(tree, str(path))
+
+
+def parse_config(tree: dict[str, Any], source: str) -> RunConfig:
+    """Check a config tree; `source` is named in the error."""
+    try:
+        return RunConfig.model_validate(tree)
+    except ValidationError as error:
+        raise UserError(f"{source}: {explain(error)}") from None
+
+
+def apply_change(tree: dict[str, Any], change: str) -> None:
+    """Set one key of a config tree from `a.b=c`; the value is read as YAML."""
+    key, equals, value = change.partition("=")
+    if not equals or not key:
+        raise UserError(f"--set {change}: expected key=value, for example federation.workers=16")
+    *parents, last = key.split(".")
+    node = tree
+    for parent in parents:
+        child = node.setdefault(parent, {})
+        if not isinstance(child, dict):
+            raise UserError(f"--set {change}: {parent} holds a value, not further keys")
+        node = child
+    try:
+        node[last] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {change}: the value is not YAML: {_one_line(error)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,51 @@
+"""What the coordinator sees, and all that an attack is ever shown."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from vfl.partition import Box
+from vfl.registry import PluginSection
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class ModelTensors:
+    """One tensor per parameter: each worker's bottom model, and the top model."""
+
+    bottoms: tuple[Tensors, ...]
+    top: Tensors
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One round as it reached the coordinator."""
+
+    round: int
+    indices: Tensor
+    version: int
+    parameters: ModelTensors
+    gradients: ModelTensors
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the coordinator knows before the first round: the model, the slices' places, its own schedule."""
+
+    model: PluginSection
+    boxes: tuple[Box, ...]
+    classes: int
+    samples: int
+    batch_size: int
+    schedule: str
+    rounds: int
+    frozen: bool
+    seed: int
+    device: str = "auto"
+
+    @property
+    def workers(self) -> int:
+        """Return how many workers take part."""
+        return len(self.boxes)

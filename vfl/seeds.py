@@ -1,0 +1,26 @@
+"""Random numbers that depend on the seed and their purpose alone, never on the process or the order."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def derive(seed: int, purpose: str, number: int = 0) -> int:
+    """Return a seed of its own for one purpose."""
+    digest = hashlib.sha256(f"{seed}/{purpose}/{number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def generator(seed: int, purpose: str, number: int = 0) -> torch.Generator:
+    """Return a generator of its own for one purpose."""
+    return torch.Generator().manual_seed(derive(seed, purpose, number))
+
+
+@contextmanager
+def seeded(seed: int, purpose: str, number: int = 0) -> Iterator[None]:
+    """Run a block under torch's global generator seeded for one purpose; the generator is as before afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, purpose, number))
+        yield

@@ -1,0 +1,1 @@
+"""A party: local compute on its slice, the exchange with its peers, and its defences."""
