@@ -1,38 +1,16 @@
 """What an attack is: it observes rounds, then recovers; it never sees more than `Observation` and `Setting`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from torch import Tensor
-
 from vfl.observation import Observation, Setting
+from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
+
+__all__ = ["Attack", "AttackPlugin", "Observation", "Progress", "Recovery", "Setting", "attacks", "silent"]
 
 Progress = Callable[[str, int, int], None]
 """Called as progress("step III", done, total); may raise to interrupt the attack."""
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """The best estimate of an attack. What it could not recover is None; a single lost sample is a row of NaN."""
-
-    slices: tuple[Tensor, ...] | None = None
-    """The data: for each worker (samples, *slice shape)."""
-    representations: tuple[Tensor, ...] | None = None
-    """The internal representations: for each worker (samples, inputs of the layer)."""
-    layers: tuple[str, ...] | None = None
-    """For each worker the name of the layer whose inputs the representations are."""
-    labels: Tensor | None = None
-    """The class of each sample, -1 where unknown."""
-    cells: tuple[tuple[int, ...], ...] = ()
-    """Groups of samples that no batch tells apart: within one the order is arbitrary."""
-    certificates: Tensor | None = None
-    """(samples, workers): how badly the recovery explains the gradients, relative; small is right, NaN is "nothing leaked"."""
-    used: tuple[str, ...] = ("indices", "parameters", "gradients")
-    """What the attack made use of."""
-    notes: tuple[str, ...] = field(default=())
-    """Sentences for the report."""
 
 
 class Attack(Protocol):

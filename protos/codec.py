@@ -80,6 +80,11 @@ class Assembler:
         self._buffer: bytearray | bytes = b""
         self._filled = 0
 
+    @property
+    def complete(self) -> bool:
+        """Whether all announced bytes are here."""
+        return self._filled == self._size
+
     def add(self, chunk: Chunk) -> None:
         """Take the next chunk, in order."""
         data = chunk.data
@@ -98,7 +103,7 @@ class Assembler:
 
     def finish(self) -> dict[str, Tensor]:
         """Return the tensors, which share the received memory; treat them as read-only."""
-        if self._filled != self._size:
+        if not self.complete:
             raise CodecError(f"the chunks end after {self._filled} of the {self._size} bytes announced")
         tensors = {}
         offset = 0

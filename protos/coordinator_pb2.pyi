@@ -74,18 +74,20 @@ class Welcome(_message.Message):
     def __init__(self, session: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
-    __slots__ = ("run_id", "workers", "label_holder", "label_holder_address", "classes")
+    __slots__ = ("run_id", "workers", "label_holder", "label_holder_address", "classes", "output_widths")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     LABEL_HOLDER_FIELD_NUMBER: _ClassVar[int]
     LABEL_HOLDER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_WIDTHS_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     workers: int
     label_holder: int
     label_holder_address: str
     classes: int
-    def __init__(self, run_id: _Optional[str] = ..., workers: _Optional[int] = ..., label_holder: _Optional[int] = ..., label_holder_address: _Optional[str] = ..., classes: _Optional[int] = ...) -> None: ...
+    output_widths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, run_id: _Optional[str] = ..., workers: _Optional[int] = ..., label_holder: _Optional[int] = ..., label_holder_address: _Optional[str] = ..., classes: _Optional[int] = ..., output_widths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Parameters(_message.Message):
     __slots__ = ("version", "bundle")

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from vfl.config import TrainingConfig
 from vfl.models import build_bottom, build_top, output_width
-from vfl.observation import ModelTensors, Setting, Tensors
+from vfl.observation import BOTTOM, TOP, ModelTensors, Setting, Tensors, with_prefix, without_prefix
 
 
 class Parameters:
@@ -17,6 +17,7 @@ class Parameters:
         bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
         widths = [output_width(bottom, box.shape) for bottom, box in zip(bottoms, setting.boxes, strict=True)]
         top = build_top(setting.model, widths, setting.classes, setting.seed)
+        self.output_widths = widths
         self._bottoms = [_named(bottom) for bottom in bottoms]
         self._top = _named(top)
         self._optimizer = _optimizer([*bottoms, top], training)
@@ -25,9 +26,9 @@ class Parameters:
 
     def expected_from(self, worker: int, label_holder: int) -> Tensors:
         """Return what a worker receives and what it uploads: its bottom model, for the label holder the top too."""
-        tensors = {f"bottom.{name}": tensor for name, tensor in self.current.bottoms[worker].items()}
+        tensors = with_prefix(BOTTOM, self.current.bottoms[worker])
         if worker == label_holder:
-            tensors |= {f"top.{name}": tensor for name, tensor in self.current.top.items()}
+            tensors |= with_prefix(TOP, self.current.top)
         return tensors
 
     def update(self, gradients: ModelTensors) -> None:
@@ -49,12 +50,8 @@ class Parameters:
 
 def gradients_of_round(uploads: Mapping[int, Tensors], workers: int, label_holder: int) -> ModelTensors:
     """Put the uploads of all workers together."""
-    bottoms = tuple(_part(uploads[worker], "bottom.") for worker in range(workers))
-    return ModelTensors(bottoms, _part(uploads[label_holder], "top."))
-
-
-def _part(tensors: Tensors, prefix: str) -> Tensors:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    bottoms = tuple(without_prefix(BOTTOM, uploads[worker]) for worker in range(workers))
+    return ModelTensors(bottoms, without_prefix(TOP, uploads[label_holder]))
 
 
 def _named(model: nn.Module) -> dict[str, nn.Parameter]:

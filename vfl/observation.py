@@ -11,6 +11,20 @@ from vfl.registry import PluginSection
 Tensors = Mapping[str, Tensor]
 
 
+BOTTOM, TOP = "bottom.", "top."
+"""How a tensor's name on the wire tells the worker's bottom model from the label holder's top model."""
+
+
+def with_prefix(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """Return the tensors of one model under their names on the wire."""
+    return {prefix + name: tensor for name, tensor in tensors.items()}
+
+
+def without_prefix(prefix: str, tensors: Tensors) -> dict[str, Tensor]:
+    """Return the tensors of one model among those on the wire, under their own names."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
 @dataclass(frozen=True)
 class ModelTensors:
     """One tensor per parameter: each worker's bottom model, and the top model."""

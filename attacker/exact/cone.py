@@ -1,0 +1,86 @@
+"""Several samples that share a subspace, told apart by what a ReLU leaves: no negative value and many zeros."""
+
+import numpy as np
+import torch
+from scipy.optimize import linprog
+from torch import Tensor
+
+FAINT = 1e-3
+"""Rows of the basis below this share of the longest are too noisy to be picked as rays."""
+
+
+def separate(basis: Tensor) -> Tensor | None:
+    """Return the non-negative unit vectors (space, k) whose cone fills the subspace, or None where there is none.
+
+    The rows of the basis are non-negative combinations of k unknown vectors, one per sample. A coordinate where
+    one sample alone is active gives that sample's vector: an extreme ray of the rows' cone. Successive projection
+    finds the rays, the zeros of each sample then sharpen them.
+    """
+    if basis.shape[1] == 1:
+        return basis * basis.sum(dim=0).sign()
+    length = basis.norm(dim=1)
+    rows = basis[length > FAINT * length.max()]
+    inner = interior(rows)
+    if inner is None:
+        return None
+    rays = successive_projection(rows / (rows @ inner)[:, None], basis.shape[1])
+    if rays is None:
+        return None
+    vectors = basis @ torch.linalg.inv(rays)
+    return torch.stack([sharpen_zeros(basis, vectors[:, a]) for a in range(vectors.shape[1])], dim=1)
+
+
+def interior(rows: Tensor) -> Tensor | None:
+    """Return f with f.b > 0 for every row b, or None if the rows fit in no half-space."""
+    unit = rows / rows.norm(dim=1, keepdim=True)
+    mean = unit.mean(dim=0)
+    if float((unit @ mean).min()) > 0.05:  # the usual case: the cone is narrow, no linear program needed
+        return mean
+    count, k = unit.shape
+    # Maximise the smallest f.b over the cube |f| <= 1
+    program = linprog(
+        np.append(np.zeros(k), -1.0),
+        A_ub=np.hstack([-unit.numpy(), np.ones((count, 1))]),
+        b_ub=np.zeros(count),
+        bounds=[(-1.0, 1.0)] * k + [(None, None)],
+        method="highs",
+    )
+    if program.x is None or program.x[-1] <= 0:
+        return None
+    return torch.from_numpy(program.x[:k].copy())
+
+
+def successive_projection(points: Tensor, k: int) -> Tensor | None:
+    """Return k of the points (Araújo et al. 2001): the longest, then the longest once that direction is taken out."""
+    rest = points.clone()
+    picked = []
+    for _ in range(k):
+        lengths = rest.norm(dim=1)
+        best = int(lengths.argmax())
+        if float(lengths[best]) < 1e-9:
+            return None
+        picked.append(best)
+        direction = rest[best] / lengths[best]
+        rest = rest - (rest @ direction)[:, None] * direction
+    return points[picked]
+
+
+def sharpen_zeros(basis: Tensor, vector: Tensor, rounds: int = 3) -> Tensor:
+    """Return the unit vector of the subspace that is zero where `vector` nearly is, by least squares."""
+    vector = _up(vector)
+    near = 1e-3 * float(vector.abs().max())
+    for _ in range(rounds):
+        zeros = vector.abs() < near
+        if int(zeros.sum()) < basis.shape[1]:
+            return vector
+        _, values, directions = torch.linalg.svd(basis[zeros], full_matrices=False)
+        if values[-2] < 10 * values[-1]:  # the zeros leave more than one vector: they decide nothing
+            return vector
+        vector = _up(basis @ directions[-1])
+        near = max(10.0 * float(vector[zeros].abs().median()), 1e-9)
+    return vector
+
+
+def _up(vector: Tensor) -> Tensor:
+    vector = vector / vector.norm()
+    return vector if float(vector.sum()) > 0 else -vector

@@ -1,0 +1,131 @@
+"""Steps I and II in closed form: with frozen parameters, every sample's gradient by least squares over the rounds.
+
+The paper (Jin et al., CAFE, NeurIPS 2021) finds the same by two loops of SGD. Each batch's bias gradient is the mean
+of its samples' v_n, and its weight gradient the mean of h_n v_n^T. The rounds' batches make a linear system with one
+solution as soon as it has full column rank; its pseudo-inverse takes the gradients of any layer apart.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
+from vfl.errors import UserError
+from vfl.models import build_bottom
+from vfl.models.layers import FullyConnected, fully_connected
+from vfl.observation import Observation, Setting
+from vfl.seeds import generator
+
+SKETCH = 32
+"""Directions of a weight gradient that are kept: a sample's is h v^T, of rank one, so a few random ones tell h."""
+
+
+@attacks.register("least_squares")
+class LeastSquares(AttackPlugin):
+    """Recovers the input of each worker's first fully connected layer; where that is the data, the data."""
+
+    def start(self, setting: Setting) -> Attack:
+        """Begin, unless the schedule cannot determine the samples."""
+        if not setting.frozen:
+            raise UserError("attack least_squares needs frozen parameters: set training.lr to 0")
+        problem = undetermined(setting)
+        if problem:
+            raise UserError(f"attack least_squares: {problem}")
+        return _LeastSquares(setting, [first_layer(setting, worker) for worker in range(setting.workers)])
+
+
+class _LeastSquares:
+    def __init__(self, setting: Setting, layers: list[FullyConnected]) -> None:
+        self._setting, self._layers = setting, layers
+        self._batches: list[Tensor] = []
+        self._bias: list[list[Tensor]] = [[] for _ in layers]
+        self._weight: list[list[Tensor]] = [[] for _ in layers]
+        self._sketches = [_sketch(setting.seed, worker, layer.outputs) for worker, layer in enumerate(layers)]
+
+    def observe(self, observation: Observation) -> None:
+        """Keep the batch, and of each worker's first layer the bias gradient and a sketch of the weight gradient."""
+        self._batches.append(observation.indices)
+        for worker, layer in enumerate(self._layers):
+            gradients = observation.gradients.bottoms[worker]
+            self._bias[worker].append(gradients[f"{layer.name}.bias"].double())
+            self._weight[worker].append(self._sketches[worker] @ gradients[f"{layer.name}.weight"].double())
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Solve for every sample at every worker."""
+        inverse, rank = pseudo_inverse(self._batches, self._setting.samples)
+        if rank < self._setting.samples:
+            raise UserError(
+                f"attack least_squares: the {len(self._batches)} rounds determine {rank} of "
+                f"{self._setting.samples} samples; more rounds are needed"
+            )
+        found = []
+        for worker, sketch in enumerate(self._sketches):
+            v = inverse @ torch.stack(self._bias[worker])
+            found.append(representations(inverse, v, sketch, torch.stack(self._weight[worker])).float())
+            progress("least squares", worker + 1, self._setting.workers)
+        sees_data = all(layer.sees_data for layer in self._layers)
+        boxes = self._setting.boxes
+        slices = tuple(h.reshape(-1, *box.shape) for h, box in zip(found, boxes, strict=True)) if sees_data else None
+        return Recovery(
+            slices=slices, representations=tuple(found), layers=tuple(layer.name for layer in self._layers)
+        )
+
+
+def pseudo_inverse(batches: Sequence[Tensor], samples: int) -> tuple[Tensor, int]:
+    """Return the pseudo-inverse (samples, rounds) of the matrix that takes samples' gradients to rounds' means."""
+    matrix = torch.zeros(len(batches), samples, dtype=torch.float64)
+    for row, batch in zip(matrix, batches, strict=True):
+        row[batch] = 1 / len(batch)  # a mean over the batch: a short one weighs its samples more
+    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+    keep = s > s[0] * 1e-9
+    return (vh[keep].T / s[keep]) @ u[:, keep].T, int(keep.sum())
+
+
+def representations(inverse: Tensor, v: Tensor, sketch: Tensor, weight: Tensor) -> Tensor:
+    """Return h_n from the rounds' sketched weight gradients; NaN where v_n is zero and so nothing leaks.
+
+    Sketched, a sample's gradient is (R v_n) h_n^T; dividing by R v_n in the least-squares sense leaves h_n.
+    """
+    own = torch.einsum("nt,tqd->nqd", inverse, weight)
+    rv = v @ sketch.T
+    h = torch.einsum("nqd,nq->nd", own, rv) / rv.square().sum(1, keepdim=True)
+    size = v.norm(dim=1)
+    h[size <= size.max() * 1e-9] = torch.nan  # rounding noise of the other samples
+    return h
+
+
+def undetermined(setting: Setting) -> str | None:
+    """Return why the planned batches cannot determine every sample, with what would; None when they can."""
+    n, k = setting.samples, setting.batch_size
+    if k >= n > 1:
+        return f"every batch holds all {n} samples, so nothing tells them apart; choose federation.batch_size below {n}"
+    if setting.schedule != "epochs":
+        return None if setting.rounds >= n else f"{n} samples need at least {n} rounds, the run has {setting.rounds}"
+    batches = math.ceil(n / k)
+    epochs = setting.rounds / batches
+    # The batches of an epoch all sum to the same, so each epoch after the first adds one less than its batches.
+    needed = 1 if batches >= n else math.ceil((n - 1) / (batches - 1))
+    if epochs >= needed:
+        return None
+    return (
+        f"{n} samples in batches of {k} need {needed} epochs ({needed * batches} rounds), the run has {epochs:g}; "
+        f"set federation.epochs to {math.ceil(needed * 1.1)}"
+    )
+
+
+def first_layer(setting: Setting, worker: int) -> FullyConnected:
+    """Return a worker's first fully connected layer."""
+    shape = setting.boxes[worker].shape
+    layers = fully_connected(build_bottom(setting.model, shape, setting.seed, worker), shape)
+    if not layers or not layers[0].bias:
+        what = "fully connected layer with a bias" if layers else "fully connected layer"
+        raise UserError(f"attack least_squares: the model of worker {worker} begins with no {what}")
+    return layers[0]
+
+
+def _sketch(seed: int, worker: int, outputs: int) -> Tensor:
+    if outputs <= SKETCH:
+        return torch.eye(outputs, dtype=torch.float64)
+    return torch.randn(SKETCH, outputs, generator=generator(seed, "sketch", worker), dtype=torch.float64)

@@ -1,0 +1,222 @@
+"""A run as the coordinator conducts it: wait for the workers, play the rounds, evaluate, end."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from protos.codec import announce, chunks, raw_bytes
+from protos.coordinator_pb2 import Abort, End, Evaluation, Order, Purpose, Round, Start
+from protos.coordinator_pb2 import Parameters as ParametersOrder
+from server.inbox import Inbox
+from server.membership import Member, Membership, RefusedError
+from server.parameters import Parameters, gradients_of_round
+from server.schedule import batches
+from vfl.config import RunConfig
+from vfl.errors import CafeError, InterruptedRunError, RunFailedError
+from vfl.observation import Observation, Setting, Tensors
+from vfl.results import Record
+
+EVALUATION_BATCH = 256
+
+Observer = Callable[[Observation], None]
+
+
+class WorkerLeftError(RunFailedError):
+    """A run that failed because a worker left; `worker` says which."""
+
+    def __init__(self, worker: int, reason: str) -> None:
+        super().__init__(reason)
+        self.worker = worker
+
+
+class Coordinator:
+    """Conducts one run over whoever joins through the service."""
+
+    def __init__(self, config: RunConfig, on_round: Callable[[int, int, float], None]) -> None:
+        self._config, self._on_round = config, on_round
+        self._federation = config.federation
+        self.membership = Membership(self._federation.workers, self._federation.label_holder, self._left)
+        self.inbox: Inbox | None = None
+        self.record = Record()
+        self.bytes_up = self.bytes_down = self.bytes_peer = 0
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._evaluation: asyncio.Future[Evaluation] | None = None
+        self._evaluating = 0
+        self._ending = False
+
+    async def gather(self) -> Setting:
+        """Wait until everybody has joined; return what is then known."""
+        timeout = self._federation.join_timeout
+        await self._or_failure(
+            self.membership.complete.wait(),
+            timeout,
+            lambda: f"after {timeout:g} s workers {self.membership.missing} have not joined",
+        )
+        members = list(self.membership)
+        samples = members[0].samples
+        return Setting(
+            model=self._config.model,
+            boxes=tuple(member.box for member in members),
+            classes=members[self._federation.label_holder].classes,
+            samples=samples,
+            batch_size=min(self._federation.batch_size, samples),
+            schedule=self._federation.schedule,
+            rounds=self._federation.planned_rounds(samples),
+            frozen=self._config.training.frozen,
+            seed=self._config.seed,
+            device=self._config.device,
+        )
+
+    async def conduct(self, setting: Setting, observer: Observer) -> None:
+        """Play all rounds, showing each to the observer, and evaluate on test samples where there are any."""
+        parameters = Parameters(setting, self._config.training)
+        self._start(setting, parameters)
+        began = time.monotonic()
+        watching: asyncio.Task[None] | None = None
+        try:
+            drawn = batches(setting.schedule, setting.samples, setting.batch_size, setting.rounds, setting.seed)
+            for number, indices in enumerate(drawn, start=1):
+                observation = await self._play(number, indices, parameters)
+                # The observer looks at one round while the workers compute the next, and never lags further behind.
+                if watching is not None:
+                    await self._or_failure(watching, None, str)
+                watching = asyncio.create_task(asyncio.to_thread(observer, observation))
+                parameters.update(observation.gradients)
+                self.record.rounds = number
+                self._on_round(number, setting.rounds, self.record.losses[-1])
+            if watching is not None:
+                await self._or_failure(watching, None, str)
+                watching = None
+            await self._evaluate(setting.rounds, parameters)
+        finally:
+            if watching is not None:
+                await asyncio.wait([watching])
+            self._close_record(time.monotonic() - began)
+
+    async def end(self, reason: str | None) -> None:
+        """Say good-bye to all workers (with the reason, if the run failed) and wait for them to hang up."""
+        self._ending = True
+        last = Order(end=End(rounds=self.record.rounds)) if reason is None else Order(abort=Abort(reason=reason))
+        members = list(self.membership)
+        for member in members:
+            member.send([last])
+            member.hang_up()
+        if members:
+            try:
+                await asyncio.wait_for(self.membership.empty.wait(), timeout=10.0)
+            except TimeoutError:
+                pass
+
+    def interrupt(self) -> None:
+        """End the run because a person asks for it."""
+        self._fail(InterruptedRunError("stopped before the end"))
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Take what the label holder counted."""
+        if self._evaluation is None or self._evaluation.done() or evaluation.round != self._evaluating:
+            import grpc
+
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "no evaluation of that number is on")
+        self._evaluation.set_result(evaluation)
+
+    def _start(self, setting: Setting, parameters: Parameters) -> None:
+        members = list(self.membership)
+        start = Start(
+            run_id=secrets.token_hex(8),
+            workers=setting.workers,
+            label_holder=self._federation.label_holder,
+            label_holder_address=members[self._federation.label_holder].address,
+            classes=setting.classes,
+            output_widths=parameters.output_widths,
+        )
+        for member in members:
+            member.send([Order(start=start)])
+
+    async def _play(self, number: int, indices: Tensor, parameters: Parameters) -> Observation:
+        holder = self._federation.label_holder
+        expected = {member.worker: parameters.expected_from(member.worker, holder) for member in self.membership}
+        self.inbox = inbox = Inbox(number, expected, holder)
+        self._order(number, Purpose.PURPOSE_TRAIN, indices, parameters)
+        timeout = self._federation.round_timeout
+        await self._or_failure(
+            inbox.full.wait(), timeout, lambda: f"workers {inbox.missing} uploaded nothing for round {number} in {timeout:g} s"
+        )
+        self.inbox = None
+        uploads = inbox.uploads
+        gradients = gradients_of_round({w: upload.gradients for w, upload in uploads.items()}, len(uploads), holder)
+        self.record.bytes_raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
+        loss = uploads[holder].loss
+        assert loss is not None
+        self.record.losses.append(loss)
+        return Observation(number, indices, parameters.version, parameters.current, gradients)
+
+    async def _evaluate(self, rounds: int, parameters: Parameters) -> None:
+        samples = next(iter(self.membership)).test_samples
+        if not samples:
+            return
+        correct = 0
+        timeout = self._federation.round_timeout
+        for number, indices in enumerate(torch.arange(samples).split(EVALUATION_BATCH), start=rounds + 1):
+            self._evaluating = number
+            self._evaluation = asyncio.get_running_loop().create_future()
+            self._order(number, Purpose.PURPOSE_EVALUATE, indices, parameters)
+            await self._or_failure(self._evaluation, timeout, lambda: f"no evaluation came in {timeout:g} s")
+            correct += self._evaluation.result().correct
+        self.record.test_accuracy = correct / samples
+
+    def _order(self, number: int, purpose: Purpose, indices: Tensor, parameters: Parameters) -> None:
+        play = Order(
+            round=Round(round=number, purpose=purpose, parameters_version=parameters.version, indices=indices.tolist())
+        )
+        for member in self.membership:
+            if member.parameters_version != parameters.version:
+                tensors = parameters.expected_from(member.worker, self._federation.label_holder)
+                member.send(_parameter_orders(parameters.version, tensors))
+                member.parameters_version = parameters.version
+                self.record.bytes_raw += raw_bytes(tensors.values())
+            member.send([play])
+
+    def _left(self, member: Member) -> None:
+        if self._ending:
+            return
+        if not self.membership.complete.is_set():
+            return  # before the start a worker may leave and come back
+        reason = f"worker {member.worker} left in round {self.record.rounds + 1}"
+        if member.refusal:
+            reason += f" after a refused upload: {member.refusal}"
+        self._fail(WorkerLeftError(member.worker, reason))
+
+    def _fail(self, error: CafeError) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(error)
+            self._failure.exception()  # seen: asyncio need not warn when nobody is waiting any more
+
+    async def _or_failure(self, ready: object, timeout: float | None, late: Callable[[], str]) -> None:
+        """Wait for something, but no longer than until the run fails or the time is up."""
+        task = asyncio.ensure_future(ready)  # type: ignore[arg-type, var-annotated]
+        done, _ = await asyncio.wait({task, self._failure}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure in done:
+            task.cancel()
+            self._failure.result()
+        if not done:
+            task.cancel()
+            raise RunFailedError(late())
+        task.result()
+
+    def _close_record(self, seconds: float) -> None:
+        self.record.seconds = seconds
+        self.record.bytes_up, self.record.bytes_down = self.bytes_up, self.bytes_down
+        self.record.bytes_peer = self.bytes_peer
+
+
+def _parameter_orders(version: int, tensors: Tensors) -> Iterable[Order]:
+    def orders() -> Iterator[Order]:
+        yield Order(parameters=ParametersOrder(version=version, bundle=announce(tensors)))
+        for chunk in chunks(tensors.values()):
+            yield Order(chunk=chunk)
+
+    return orders()

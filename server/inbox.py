@@ -1,0 +1,107 @@
+"""One round's uploads: what is checked before any of it is used."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import grpc
+import torch
+from torch import Tensor
+
+from protos.codec import CodecError, describe, raw_bytes
+from protos.coordinator_pb2 import UploadHeader
+from server.membership import RefusedError
+from vfl.observation import Tensors
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one worker uploaded for a round."""
+
+    worker: int
+    gradients: Tensors
+    loss: float | None
+
+
+class Inbox:
+    """Collects the uploads of one round. `expected` holds, for each worker, tensors of the right names and shapes."""
+
+    def __init__(self, number: int, expected: Mapping[int, Tensors], label_holder: int) -> None:
+        self.number = number
+        self._expected, self._label_holder = expected, label_holder
+        self._uploads: dict[int, Upload] = {}
+        self.full = asyncio.Event()
+
+    @property
+    def missing(self) -> list[int]:
+        """Return the workers whose upload has not come."""
+        return [worker for worker in self._expected if worker not in self._uploads]
+
+    @property
+    def uploads(self) -> dict[int, Upload]:
+        """Return the uploads by worker, in the order of their numbers."""
+        return dict(sorted(self._uploads.items()))
+
+    def check_header(self, header: UploadHeader) -> int:
+        """Check who, round, names, shapes and dtypes; return how many bytes may follow."""
+        worker = header.worker
+        if header.round != self.number:
+            raise RefusedError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"worker {worker} uploaded for round {header.round}, the current round is {self.number}",
+            )
+        if worker in self._uploads:
+            raise RefusedError(grpc.StatusCode.ALREADY_EXISTS, f"worker {worker} has uploaded for round {self.number} already")
+        expected = self._expected[worker]
+        try:
+            announced = describe(header.gradients)
+        except CodecError as error:
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker}: {error}") from None
+        problem = _difference(announced, expected) or (
+            "names a tensor twice" if len(announced) != len(header.gradients.tensors) else None
+        )
+        if problem:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} {problem}: is its model the coordinator's?"
+            )
+        if (worker == self._label_holder) != header.HasField("loss"):
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker}: the loss comes from the label holder, and only from it")
+        return raw_bytes(expected.values()) + 8 * len(expected)
+
+    def put(self, upload: Upload) -> None:
+        """Take a complete upload, if all its values are finite."""
+        for name, tensor in upload.gradients.items():
+            if not all_finite(tensor):
+                raise RefusedError(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"worker {upload.worker} uploaded {name} with values that are not finite: "
+                    f"did training diverge (lower training.lr)?",
+                )
+        if upload.worker in self._uploads:
+            raise RefusedError(
+                grpc.StatusCode.ALREADY_EXISTS, f"worker {upload.worker} has uploaded for round {self.number} already"
+            )
+        self._uploads[upload.worker] = upload
+        if not self.missing:
+            self.full.set()
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Tell whether there is neither NaN nor infinity; one pass in the usual case."""
+    # A sum over finite values can overflow, so only a finite sum settles it.
+    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+
+
+def _difference(announced: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], expected: Tensors) -> str | None:
+    missing = [name for name in expected if name not in announced]
+    if missing:
+        return f"uploaded no {', '.join(missing)}"
+    unknown = [name for name in announced if name not in expected]
+    if unknown:
+        return f"uploaded {', '.join(unknown[:5])}, which nobody asked for"
+    for name, (dtype, shape) in announced.items():
+        if shape != tuple(expected[name].shape):
+            return f"uploaded {name} with shape {shape}, expected {tuple(expected[name].shape)}"
+        if dtype != expected[name].dtype:
+            return f"uploaded {name} as {dtype}, expected {expected[name].dtype}"
+    return None

@@ -1,0 +1,139 @@
+"""The coordinator's life: gather the workers, conduct the rounds, let the attack recover, write the results."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import grpc
+import torch
+from grpc_health.v1.health import aio as health
+
+from attacker.interface import Attack, attacks
+from protos import coordinator_pb2, coordinator_pb2_grpc
+from server.coordinator import Coordinator
+from server.events import write_events
+from server.service import CoordinatorService
+from vfl.config import RunConfig
+from vfl.errors import CafeError, InterruptedRunError, UserError
+from vfl.network import OPTIONS, add_health, statuses
+from vfl.observation import Observation, Setting
+from vfl.progress import Reporter
+from vfl.results import Record, write_recovery, write_summary
+from vfl.transcript import TranscriptWriter
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """How the coordinator is started: where it listens, where the results go."""
+
+    out: Path
+    listen: str = "127.0.0.1:0"
+    threads: int | None = None
+
+
+@dataclass
+class _Run:
+    """What becomes known as the run goes on."""
+
+    record: Record
+    setting: Setting | None = None
+    attack: Attack | None = None
+
+
+def serve(config: RunConfig, options: ServeOptions, reporter: Reporter, on_address: Callable[[str], None]) -> None:
+    """Conduct a run to its end and write its folder; what was done by then is kept when it fails."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    run = _Run(Record())
+    try:
+        asyncio.run(_federate(config, options, reporter, on_address, run))
+        assert run.setting is not None
+        assert run.attack is not None
+        torch.set_num_threads(os.cpu_count() or 1)  # the workers are gone
+        recover(config, run.setting, run.attack, run.record, options.out, reporter)
+    except CafeError as error:
+        write_summary(options.out, config, run.setting, run.record, None, ended=str(error))
+        raise
+    finally:
+        reporter.close()
+
+
+def recover(
+    config: RunConfig, setting: Setting, attack: Attack, record: Record, out: Path, reporter: Reporter
+) -> None:
+    """Let the attack make its estimate and write it down."""
+    began = time.monotonic()
+    before = {number: signal.signal(number, _interrupted) for number in STOP_SIGNALS}
+    try:
+        recovery = attack.recover(reporter.step)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if recovery.slices is not None or recovery.representations is not None:
+        write_recovery(out, setting, recovery)
+    write_summary(out, config, setting, record, recovery, time.monotonic() - began)
+    write_events(out / "events", record)
+
+
+async def _federate(
+    config: RunConfig, options: ServeOptions, reporter: Reporter, on_address: Callable[[str], None], run: _Run
+) -> None:
+    def show(done: int, total: int, loss: float) -> None:
+        reporter.step("rounds", done, total, f"loss {loss:.4f}")
+
+    coordinator = Coordinator(config, show)
+    run.record = coordinator.record
+    loop = asyncio.get_running_loop()
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, coordinator.interrupt)
+    server = await _start_server(coordinator, options, on_address)
+    reason: str | None = "the coordinator failed"
+    try:
+        run.setting = await coordinator.gather()
+        run.attack = attacks.build(config.attack).start(run.setting)
+        observers: list[Callable[[Observation], None]] = [run.attack.observe]
+        if config.transcript:
+            observers.append(TranscriptWriter(options.out / "transcript", config, run.setting).observe)
+
+        def observe(observation: Observation) -> None:
+            for observer in observers:
+                observer(observation)
+
+        await coordinator.conduct(run.setting, observe)
+        reason = None
+    except CafeError as error:
+        reason = str(error)
+        raise
+    finally:
+        await coordinator.end(reason)
+        await server.stop(grace=1.0)
+
+
+async def _start_server(
+    coordinator: Coordinator, options: ServeOptions, on_address: Callable[[str], None]
+) -> grpc.aio.Server:
+    server = grpc.aio.server(options=OPTIONS)
+    coordinator_pb2_grpc.add_CoordinatorServicer_to_server(CoordinatorService(coordinator), server)
+    names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
+    checks = health.HealthServicer()
+    add_health(server, checks, names)
+    for name, status in statuses(names):
+        await checks.set(name, status)
+    try:
+        port = server.add_insecure_port(options.listen)
+    except RuntimeError:
+        raise UserError(f"--listen {options.listen}: this address cannot be bound; is the port taken?") from None
+    await server.start()
+    on_address(f"{options.listen.rpartition(':')[0]}:{port}")
+    return server
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+    raise InterruptedRunError("stopped before the end")

@@ -1,0 +1,155 @@
+"""Who takes part: joining, what is checked then, and the line of orders to each worker."""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import grpc
+
+from protos.coordinator_pb2 import JoinRequest, Order, Welcome
+from vfl.network import PROTOCOL_VERSION
+from vfl.partition import Box, tiling_problem
+
+
+class RefusedError(Exception):
+    """A call that is turned down: the gRPC status and a sentence for the caller."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
+        super().__init__(reason)
+        self.code, self.reason = code, reason
+
+
+@dataclass
+class Member:
+    """A worker that has joined."""
+
+    worker: int
+    session: str
+    box: Box
+    samples: int
+    test_samples: int
+    ids_digest: bytes
+    classes: int
+    address: str
+    parameters_version: int = 0
+    refusal: str | None = None
+    lines: asyncio.Queue[Iterable[Order] | None] = field(default_factory=asyncio.Queue)
+
+    def send(self, orders: Iterable[Order]) -> None:
+        """Put orders on the worker's line; large ones are made only as they go out."""
+        self.lines.put_nowait(orders)
+
+    def hang_up(self) -> None:
+        """End the line after what is on it."""
+        self.lines.put_nowait(None)
+
+
+class Membership:
+    """The members of one run. Called from the event loop only."""
+
+    def __init__(self, workers: int, label_holder: int, on_left: Callable[[Member], None]) -> None:
+        self._workers, self._label_holder, self._on_left = workers, label_holder, on_left
+        self._members: dict[int, Member] = {}
+        self._by_session: dict[str, Member] = {}
+        self.complete = asyncio.Event()
+        self.empty = asyncio.Event()
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members[worker] for worker in sorted(self._members))
+
+    @property
+    def missing(self) -> list[int]:
+        """Return the workers that have not joined."""
+        return [worker for worker in range(self._workers) if worker not in self._members]
+
+    def admit(self, request: JoinRequest) -> Member:
+        """Let a worker in, or refuse it with a sentence."""
+        self._check(request)
+        box = _box(request)
+        member = Member(
+            request.worker,
+            secrets.token_hex(16),
+            box,
+            request.samples,
+            request.test_samples,
+            request.ids_digest,
+            request.classes,
+            request.peer_address,
+        )
+        self._check_against_others(member)
+        self._members[member.worker] = member
+        self._by_session[member.session] = member
+        self.empty.clear()
+        member.send([Order(welcome=Welcome(session=member.session, protocol_version=PROTOCOL_VERSION))])
+        if not self.missing:
+            problem = tiling_problem([member.box for member in self])
+            if problem:
+                self.remove(member)
+                raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, f"the workers' slices do not fit together: {problem}")
+            self.complete.set()
+        return member
+
+    def of_session(self, session: str) -> Member:
+        """Return the member that a call comes from."""
+        member = self._by_session.get(session)
+        if member is None:
+            raise RefusedError(grpc.StatusCode.UNAUTHENTICATED, "no worker of this run has that session; join first")
+        return member
+
+    def remove(self, member: Member) -> None:
+        """Take a worker off the list."""
+        if self._members.pop(member.worker, None) is not None:
+            del self._by_session[member.session]
+            if not self._members:
+                self.empty.set()
+            self._on_left(member)
+
+    def _check(self, request: JoinRequest) -> None:
+        if request.protocol_version != PROTOCOL_VERSION:
+            raise RefusedError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"worker {request.worker} speaks protocol version {request.protocol_version}, this coordinator "
+                f"{PROTOCOL_VERSION}: install the same release on both",
+            )
+        if request.worker >= self._workers:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"there is no worker {request.worker} in this federation: its workers are 0 to {self._workers - 1}",
+            )
+        if request.worker in self._members:
+            raise RefusedError(grpc.StatusCode.ALREADY_EXISTS, f"worker {request.worker} has already joined; give each its own --id")
+        if request.samples == 0:
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {request.worker} holds no samples")
+        problem = _box(request).problem()
+        if problem:
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"the slice of worker {request.worker} {problem}")
+        if (request.classes > 1) != (request.worker == self._label_holder):
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"worker {request.worker} reports {request.classes} classes, but the label holder is worker "
+                f"{self._label_holder} and needs two or more, the others none: is federation.label_holder the same everywhere?",
+            )
+
+    def _check_against_others(self, member: Member) -> None:
+        for other in self:
+            who = f"worker {member.worker}"
+            if (member.samples, member.test_samples) != (other.samples, other.test_samples):
+                problem = (
+                    f"{who} holds {member.samples} samples and {member.test_samples} test samples, "
+                    f"worker {other.worker} {other.samples} and {other.test_samples}"
+                )
+            elif member.ids_digest != other.ids_digest:
+                problem = (
+                    f"{who} does not hold the same samples in the same order as worker {other.worker} "
+                    f"(the digests of their sample ids differ): align them first"
+                )
+            elif member.box.sample_shape != other.box.sample_shape:
+                problem = f"{who} cuts samples of shape {member.box.sample_shape}, worker {other.worker} of {other.box.sample_shape}"
+            else:
+                continue
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, problem)
+
+
+def _box(request: JoinRequest) -> Box:
+    return Box(tuple(request.slice.sample_shape), tuple(request.slice.start), tuple(request.slice.stop))

@@ -1,0 +1,108 @@
+"""The coordinator's gRPC service: it turns messages into calls of the run, and refusals into gRPC statuses."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+import grpc
+
+from protos import coordinator_pb2_grpc
+from protos.codec import Assembler, CodecError
+from protos.coordinator_pb2 import (
+    Evaluation,
+    EvaluationReceipt,
+    JoinRequest,
+    Order,
+    UploadPart,
+    UploadReceipt,
+)
+from server.inbox import Inbox, Upload
+from server.membership import Member, Membership, RefusedError
+
+
+class Run(Protocol):
+    """What the service needs of the run that it serves."""
+
+    membership: Membership
+    inbox: Inbox | None
+    bytes_up: int
+    bytes_down: int
+    bytes_peer: int
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Take what the label holder counted."""
+
+
+class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
+    """The service that workers call."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    async def Join(self, request: JoinRequest, context: Any) -> AsyncIterator[Order]:
+        """Let a worker in and send it its orders until the end."""
+        try:
+            member = self._run.membership.admit(request)
+        except RefusedError as refused:
+            await context.abort(refused.code, refused.reason)
+        try:
+            while (orders := await member.lines.get()) is not None:
+                for order in orders:
+                    self._run.bytes_down += order.ByteSize()
+                    yield order
+        finally:
+            self._run.membership.remove(member)
+
+    async def Upload(self, request_iterator: AsyncIterator[UploadPart], context: Any) -> UploadReceipt:
+        """Take one round's gradients of one worker."""
+        member: Member | None = None
+        try:
+            first = await anext(aiter(request_iterator), None)
+            if first is None or first.WhichOneof("part") != "header":
+                raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "an upload begins with a header")
+            member = self._run.membership.of_session(first.header.session)
+            return await self._receive(member, first, request_iterator)
+        except RefusedError as refused:
+            if member is not None:
+                member.refusal = refused.reason
+            await context.abort(refused.code, refused.reason)
+            raise AssertionError("abort raises") from None
+
+    async def ReportEvaluation(self, request: Evaluation, context: Any) -> EvaluationReceipt:
+        """Take what the label holder counted on test samples."""
+        try:
+            self._run.membership.of_session(request.session)
+            self._run.bytes_up += request.ByteSize()
+            self._run.bytes_peer = request.peer_bytes
+            self._run.evaluated(request)
+        except RefusedError as refused:
+            await context.abort(refused.code, refused.reason)
+        return EvaluationReceipt(round=request.round)
+
+    async def _receive(self, member: Member, first: UploadPart, parts: AsyncIterator[UploadPart]) -> UploadReceipt:
+        header = first.header
+        inbox = self._run.inbox
+        if header.worker != member.worker:
+            raise RefusedError(
+                grpc.StatusCode.PERMISSION_DENIED, f"worker {member.worker} cannot upload for worker {header.worker}"
+            )
+        if inbox is None:
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, f"worker {member.worker} uploaded while no round is on")
+        limit = inbox.check_header(header)
+        received = first.ByteSize()
+        try:
+            assembler = Assembler(header.gradients, limit)
+            async for part in parts:
+                if part.WhichOneof("part") != "chunk":
+                    raise CodecError("only chunks follow the header")
+                received += part.ByteSize()
+                assembler.add(part.chunk)
+            gradients = assembler.finish()
+        except CodecError as error:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT, f"the upload of worker {member.worker} for round {header.round} is broken: {error}"
+            ) from None
+        inbox.put(Upload(member.worker, gradients, header.loss if header.HasField("loss") else None))
+        self._run.bytes_up += received
+        if header.HasField("loss"):
+            self._run.bytes_peer = header.peer_bytes
+        return UploadReceipt(round=header.round)

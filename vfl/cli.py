@@ -1,0 +1,238 @@
+"""The `cafe` command."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from vfl.config import RunConfig, apply_change, load_config, parse_config
+from vfl.errors import CafeError, InterruptedRunError, UserError
+
+if TYPE_CHECKING:
+    from vfl.registry import Registry
+
+# torch takes more than a second to import, so each command imports what it needs when it runs.
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="A red-team bench for vertical federated learning: what does the coordinator learn of everybody's data?",
+)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The run's YAML file; see configs/.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the file, as in data.samples=60.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="The folder for the results; runs/NAME by default.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+
+
+@app.command()
+def run(file: ConfigFile, changes: Changes = None, out: Out = None, quiet: Quiet = False) -> None:
+    """Run a whole federation on this machine: coordinator, workers, attack, scores."""
+    config = load_config(file, changes)
+    folder = _folder(out, file)
+    from vfl.launch import run_federation
+    from vfl.referee import score_run
+    from vfl.show import show_summary
+    from vfl.slices import load_data
+
+    data = load_data(config)
+    run_federation(config, data, folder, quiet)
+    show_summary(score_run(folder, config, data), folder)
+
+
+@app.command()
+def serve(
+    file: ConfigFile,
+    changes: Changes = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    listen: Annotated[str, typer.Option(help="Where workers reach the coordinator, HOST:PORT.")] = "127.0.0.1:7000",
+    referee: Annotated[
+        bool, typer.Option("--referee", help="Simulation: load the data set afterwards and score the attack.")
+    ] = False,
+) -> None:
+    """Start the coordinator alone; workers join with `cafe work`."""
+    config = load_config(file, changes)
+    folder = _folder(out, file)
+    from server.main import ServeOptions
+    from server.main import serve as conduct
+    from vfl.progress import Reporter
+    from vfl.results import load_summary
+    from vfl.show import show_summary
+
+    reporter = Reporter(quiet)
+    _address(listen, "--listen")
+
+    def announce(address: str) -> None:
+        reporter.say(f"coordinator listening on {address}, waiting for {config.federation.workers} workers")
+
+    conduct(config, ServeOptions(out=folder, listen=listen), reporter, announce)
+    if referee:
+        from vfl.referee import score_run
+        from vfl.slices import load_data
+
+        score_run(folder, config, load_data(config))
+    show_summary(load_summary(folder), folder)
+
+
+@app.command()
+def work(
+    file: ConfigFile,
+    worker: Annotated[int, typer.Option("--id", min=0, help="This worker's number, from 0.")],
+    coordinator: Annotated[str, typer.Option(help="The coordinator, HOST:PORT.")],
+    changes: Changes = None,
+    listen: Annotated[str, typer.Option(help="Where peers reach this worker, HOST:PORT; port 0 takes a free one.")] = "127.0.0.1:0",
+    advertise: Annotated[str | None, typer.Option(help="The address peers are told, if it is not --listen's.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="A file with this worker's own slice; without it the config's data set is cut.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")] = None,
+) -> None:
+    """Start one worker; it waits for its coordinator and takes part in one run."""
+    config = load_config(file, changes)
+    if worker >= config.federation.workers:
+        raise UserError(f"--id {worker}: the workers of this federation are 0 to {config.federation.workers - 1}")
+    for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
+        if address is not None:
+            _address(address, name)
+    from vfl.slices import WorkerData, load_data, slice_for
+    from worker.main import WorkerOptions
+    from worker.main import work as take_part
+
+    held = WorkerData.load(data) if data else slice_for(load_data(config), config, worker)
+    rounds = take_part(config, held, WorkerOptions(worker, coordinator, listen, advertise, threads))
+    print(f"worker {worker}: done after {rounds} rounds", file=sys.stderr)
+
+
+@app.command()
+def attack(
+    transcript: Annotated[Path, typer.Argument(metavar="TRANSCRIPT", help="The transcript/ folder of a run.")],
+    name: Annotated[str | None, typer.Option("--attack", help="The attack; the recorded run's by default.")] = None,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for the results; beside the transcript by default.")] = None,
+    score: Annotated[bool, typer.Option(help="Load the recorded config's data set and score the result.")] = True,
+    quiet: Quiet = False,
+) -> None:
+    """Run an attack offline, on what a coordinator recorded."""
+    from attacker.interface import attacks
+    from server.main import recover
+    from vfl.progress import Reporter
+    from vfl.results import Record, load_summary
+    from vfl.show import show_summary
+    from vfl.transcript import Transcript
+
+    recorded = Transcript(transcript)
+    tree = recorded.config.model_dump(mode="json")
+    if name is not None:
+        tree["attack"] = {"name": name}
+    for change in changes or []:
+        apply_change(tree, change)
+    config = parse_config(tree, "the recorded config")
+    folder = out or transcript.resolve().parent / f"attack-{config.attack.name.replace(':', '.')}"
+    reporter = Reporter(quiet)
+    running = attacks.build(config.attack).start(recorded.setting)
+    for done, observation in enumerate(recorded, start=1):
+        running.observe(observation)
+        reporter.step("rounds", done, recorded.rounds)
+    folder.mkdir(parents=True, exist_ok=True)
+    recover(config, recorded.setting, running, Record(rounds=recorded.rounds), folder, reporter)
+    reporter.close()
+    if score:
+        _score_if_possible(folder, config, reporter)
+    show_summary(load_summary(folder), folder)
+
+
+@app.command("list")
+def list_plugins(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="attacks, defences, datasets or models.")],
+) -> None:
+    """Show what can be named in a config."""
+    from attacker.interface import attacks
+    from vfl.datasets import datasets
+    from vfl.models import models
+    from worker.defences import defences
+
+    kinds: dict[str, Registry[Any]] = {"attacks": attacks, "defences": defences, "datasets": datasets, "models": models}
+    if kind not in kinds:
+        raise UserError(f"cafe list {kind}: choose one of {', '.join(kinds)}")
+    for name in kinds[kind].names():
+        plugin = kinds[kind].find(name)
+        options = ", ".join(f"{key}={field.get_default()!r}" if not field.is_required() else f"{key} (needed)" for key, field in plugin.model_fields.items())
+        print(f"{name:<16} {(plugin.__doc__ or '').strip().splitlines()[0]}")
+        if options:
+            print(f"{'':<16} options: {options}")
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="federation")],
+    out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
+    short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
+) -> None:
+    """Measure: ratios side by side in one run."""
+    if name != "federation":
+        raise UserError(f"cafe bench {name}: choose one of federation")
+    from bench.federation import bench_federation
+
+    bench_federation(out, short)
+
+
+def main() -> None:
+    """Run the command; bad input ends with one sentence and exit code 2, never with a traceback."""
+    try:
+        app(standalone_mode=False)
+    except typer.Exit as leave:
+        raise SystemExit(leave.exit_code) from None
+    except (typer.Abort, KeyboardInterrupt):
+        _end(InterruptedRunError("stopped"))
+    except CafeError as error:
+        _end(error)
+    except Exception as error:
+        usage = getattr(error, "format_message", None)  # a click error: a wrong option or argument
+        if usage is None:
+            raise
+        _end(UserError(f"{usage()} Try cafe --help."))
+
+
+def _end(error: CafeError) -> None:
+    print(f"cafe: {error}", file=sys.stderr)
+    raise SystemExit(error.exit_code)
+
+
+def _folder(out: Path | None, file: Path) -> Path:
+    folder = out or Path("runs") / file.stem
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder}: the folder cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"--out {folder}: the folder cannot be written to")
+    return folder
+
+
+def _address(text: str, option: str) -> None:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UserError(f"{option} {text}: expected HOST:PORT, for example 192.0.2.10:7000")
+
+
+def _score_if_possible(folder: Path, config: RunConfig, reporter: Any) -> None:
+    from vfl.referee import score_run
+    from vfl.slices import load_data
+
+    try:
+        data = load_data(config)
+    except UserError as error:
+        reporter.say(f"no scores, as the ground truth cannot be loaded: {error}")
+        return
+    score_run(folder, config, data)
+
+
+if __name__ == "__main__":
+    main()

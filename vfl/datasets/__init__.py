@@ -1,0 +1,116 @@
+"""Data sets by name: whole samples with labels, as the simulation divides them among the workers."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from vfl.errors import UserError
+from vfl.partition import Shape
+from vfl.registry import Plugin, Registry
+
+
+@dataclass(frozen=True)
+class Mosaic:
+    """A picture that was cut into tiles: sample `first + i` is tile i, row by row."""
+
+    name: str
+    first: int
+    rows: int
+    columns: int
+    tiles: int
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples in a fixed order: images (N, channels, height, width) in [0, 1], or table rows (N, columns)."""
+
+    kind: Literal["image", "table"]
+    x: Tensor
+    y: Tensor
+    classes: int
+    ids: tuple[str, ...]
+    x_test: Tensor | None = None
+    y_test: Tensor | None = None
+    columns: tuple[str, ...] = ()
+    mosaics: tuple[Mosaic, ...] = ()
+
+    @property
+    def sample_shape(self) -> Shape:
+        """Return the shape of one sample."""
+        return tuple(self.x.shape[1:])
+
+
+class DataSet(Plugin):
+    """A data set plug-in. `samples` and `test_samples` take the first so many; left out, all of them."""
+
+    samples: int | None = Field(None, ge=1)
+    test_samples: int | None = Field(None, ge=0)
+
+    def load(self) -> Data:
+        """Return the data."""
+        raise NotImplementedError
+
+    def _data(
+        self,
+        kind: Literal["image", "table"],
+        train: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor] | None = None,
+        columns: tuple[str, ...] = (),
+        ids: tuple[str, ...] | None = None,
+        classes: int | None = None,
+    ) -> Data:
+        """Cut train and test samples to the numbers asked for, and check them."""
+        x, y = _first(*train, self.samples, "data.samples")
+        x_test, y_test = _first(*test, self.test_samples, "data.test_samples") if test else (None, None)
+        if test is None and self.test_samples:
+            raise UserError("data.test_samples: this data set has no test samples")
+        everything = train[1] if test is None else torch.cat([train[1], test[1]])
+        if everything.min() < 0:
+            raise UserError("data: labels must be numbers from 0 up")
+        if x_test is not None and not len(x_test):
+            x_test, y_test = None, None
+        return Data(
+            kind,
+            x.contiguous(),
+            y,
+            classes or int(everything.max()) + 1,
+            (ids or tuple(map(str, range(len(train[0])))))[: len(x)],
+            x_test,
+            y_test,
+            columns,
+        )
+
+
+datasets: Registry[DataSet] = Registry(
+    "data", "cafe.datasets", ["vfl.datasets.bundled", "vfl.datasets.npz", "vfl.datasets.torchvision_sets"]
+)
+
+
+def data_path(path: Path | None) -> Path:
+    """Find a path from the config: as it stands, or else below the folder that CAFE_DATA names."""
+    root = os.environ.get("CAFE_DATA")
+    if path is None:
+        if root is None:
+            raise UserError("data.path: is missing; give it, or set the environment variable CAFE_DATA to the folder")
+        return Path(root)
+    if not path.is_absolute() and not path.exists() and root is not None:
+        return Path(root) / path
+    return path
+
+
+def standardised(train: Tensor, test: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Scale each column to mean 0 and deviation 1 on the training rows."""
+    mean, deviation = train.mean(0), train.std(0)
+    deviation[deviation == 0] = 1.0
+    return (train - mean) / deviation, None if test is None else (test - mean) / deviation
+
+
+def _first(x: Tensor, y: Tensor, count: int | None, key: str) -> tuple[Tensor, Tensor]:
+    if count is not None and count > len(x):
+        raise UserError(f"{key}: {count} asked for, the data set has {len(x)}")
+    return x[:count], y[:count]

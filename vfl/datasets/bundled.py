@@ -1,0 +1,89 @@
+"""Data sets that come inside scikit-learn: nothing to download."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from vfl.datasets import Data, DataSet, Mosaic, datasets, standardised
+from vfl.errors import UserError
+
+
+@datasets.register("photos")
+class Photos(DataSet):
+    """Tiles cut from scikit-learn's two photographs; the label is the photograph. A tile's number tells its place."""
+
+    samples: int | None = Field(120, ge=2, description="tiles in all; the photographs are scaled to make so many")
+    tile: int = Field(32, ge=4)
+
+    def load(self) -> Data:
+        """Scale each photograph so that its half of the tiles covers it, and cut it up row by row."""
+        from sklearn.datasets import load_sample_images
+
+        pictures = load_sample_images().images
+        assert self.samples is not None
+        counts = [self.samples - self.samples // 2, self.samples // 2]
+        tiles, labels, mosaics = [], [], []
+        for label, (name, picture, count) in enumerate(zip(("china", "flower"), pictures, counts, strict=True)):
+            rows, columns = _grid(count, picture.shape[1] / picture.shape[0])
+            if rows * self.tile > picture.shape[0] or columns * self.tile > picture.shape[1]:
+                raise UserError(f"data.samples: {self.samples} tiles of {self.tile} are more than the photographs have")
+            cut = _tiles(picture, rows, columns, self.tile)[:count]
+            mosaics.append(Mosaic(name, sum(map(len, tiles)), rows, columns, count))
+            tiles.append(cut)
+            labels.append(torch.full((count,), label))
+        data = self._data("image", (torch.cat(tiles), torch.cat(labels)), classes=2)
+        return replace(data, mosaics=tuple(mosaics))
+
+
+@datasets.register("digits")
+class Digits(DataSet):
+    """Scikit-learn's 8x8 handwritten digits: 1,500 to train with, 297 to test."""
+
+    def load(self) -> Data:
+        """Return the digits in their own order."""
+        from sklearn.datasets import load_digits
+
+        source = load_digits()
+        x = torch.tensor(source.images, dtype=torch.float32).unsqueeze(1) / 16
+        y = torch.tensor(source.target, dtype=torch.int64)
+        return self._data("image", (x[:1500], y[:1500]), (x[1500:], y[1500:]))
+
+
+@datasets.register("breast_cancer")
+class BreastCancer(DataSet):
+    """Scikit-learn's medical table of 30 columns, standardised: 469 rows to train with, 100 to test."""
+
+    def load(self) -> Data:
+        """Return the rows in their own order."""
+        from sklearn.datasets import load_breast_cancer
+
+        source = load_breast_cancer()
+        x = torch.tensor(source.data, dtype=torch.float32)
+        y = torch.tensor(source.target, dtype=torch.int64)
+        train, test = standardised(x[:469], x[469:])
+        assert test is not None
+        return self._data("table", (train, y[:469]), (test, y[469:]), tuple(map(str, source.feature_names)))
+
+
+def _grid(count: int, aspect: float) -> tuple[int, int]:
+    """Return rows and columns for so many tiles: few places left empty, a shape close to the picture's."""
+
+    def cost(rows: int) -> float:
+        columns = -(-count // rows)
+        return (rows * columns - count) / count + abs(math.log(columns / rows / aspect))
+
+    rows = min(range(1, count + 1), key=cost)
+    return rows, -(-count // rows)
+
+
+def _tiles(picture: np.ndarray, rows: int, columns: int, tile: int) -> Tensor:
+    from PIL import Image
+
+    scaled = Image.fromarray(picture).resize((columns * tile, rows * tile), Image.Resampling.LANCZOS)
+    pixels = torch.tensor(np.asarray(scaled), dtype=torch.float32).permute(2, 0, 1) / 255
+    cut = pixels.reshape(3, rows, tile, columns, tile).permute(1, 3, 0, 2, 4)
+    return cut.reshape(rows * columns, 3, tile, tile)

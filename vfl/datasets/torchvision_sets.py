@@ -1,0 +1,61 @@
+"""MNIST and CIFAR-10 through torchvision, from files on disk or downloaded when the user asks."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vfl.datasets import Data, DataSet, data_path, datasets
+from vfl.errors import UserError
+
+
+class TorchvisionSet(DataSet):
+    """A data set in the folder `path` (or CAFE_DATA), laid out as torchvision does."""
+
+    path: Path | None = None
+    download: bool = False
+
+    def _parts(self, name: str) -> tuple[Any, Any]:
+        from vfl import torchvision_ops  # noqa: F401  (makes the next import work beside CPU torch)
+        from torchvision import datasets as vision  # isort: skip
+
+        root = data_path(self.path)
+        try:
+            return tuple(getattr(vision, name)(root, train=train, download=self.download) for train in (True, False))  # type: ignore[return-value]
+        except RuntimeError as error:
+            raise UserError(
+                f"data: {name} is not complete under {root} ({str(error).splitlines()[0]}); point data.path or "
+                f"CAFE_DATA at a folder that has it, or set data.download to true"
+            ) from None
+        except OSError as error:
+            raise UserError(f"data: {name} could not be downloaded to {root}: {error}") from None
+
+
+@datasets.register("mnist")
+class Mnist(TorchvisionSet):
+    """28x28 handwritten digits."""
+
+    def load(self) -> Data:
+        """Read the idx files."""
+        train, test = self._parts("MNIST")
+        return self._data("image", _mnist(train), _mnist(test), classes=10)
+
+
+@datasets.register("cifar10")
+class Cifar10(TorchvisionSet):
+    """32x32 colour images of ten classes."""
+
+    def load(self) -> Data:
+        """Read the Python batches."""
+        train, test = self._parts("CIFAR10")
+        return self._data("image", _cifar(train), _cifar(test), classes=10)
+
+
+def _mnist(part: Any) -> tuple[Tensor, Tensor]:
+    return part.data.unsqueeze(1).float() / 255, part.targets.to(torch.int64)
+
+
+def _cifar(part: Any) -> tuple[Tensor, Tensor]:
+    pixels = torch.tensor(part.data, dtype=torch.float32).permute(0, 3, 1, 2) / 255
+    return pixels, torch.tensor(part.targets, dtype=torch.int64)

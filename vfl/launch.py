@@ -1,0 +1,247 @@
+"""`cafe run`: coordinator and workers as processes on this machine, from the first to the last without leftovers.
+
+The processes come out of a fork server that has imported torch and gRPC once (and initialised neither), so that
+starting the sixteenth worker costs milliseconds and not another import of torch.
+"""
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from attacker.interface import attacks
+from server.coordinator import WorkerLeftError
+from server.main import ServeOptions, serve
+from vfl.config import RunConfig
+from vfl.datasets import Data
+from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
+from vfl.models import models
+from vfl.observation import Setting
+from vfl.partition import partition
+from vfl.progress import Reporter
+from vfl.slices import WorkerData, slice_for
+from worker.defences import defences
+from worker.main import WorkerOptions, work
+
+GRACE_SECONDS = 15.0
+PRELOAD = ["vfl.launch", "vfl.cli"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a process ended: 0, or an exit code with a sentence; `blames` names the worker that it says is at fault."""
+
+    code: int = 0
+    sentence: str = ""
+    blames: int | None = None
+
+
+def check(config: RunConfig, data: Data) -> None:
+    """Find what is wrong with a run before any process starts."""
+    samples = len(data.x)
+    if config.federation.batch_size > samples:
+        raise UserError(f"federation.batch_size: {config.federation.batch_size} is more than the {samples} samples")
+    models.build(config.model)
+    defences.build(config.defence)
+    setting = Setting(
+        model=config.model,
+        boxes=tuple(partition(data.sample_shape, config.federation.workers, config.federation.slices)),
+        classes=data.classes,
+        samples=samples,
+        batch_size=config.federation.batch_size,
+        schedule=config.federation.schedule,
+        rounds=config.federation.planned_rounds(samples),
+        frozen=config.training.frozen,
+        seed=config.seed,
+        device=config.device,
+    )
+    attacks.build(config.attack).start(setting)
+
+
+def run_federation(config: RunConfig, data: Data, out: Path, quiet: bool = False) -> None:
+    """Run a whole federation on this machine; its results are in `out` when this returns."""
+    check(config, data)
+    with tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
+        slices = _write_slices(config, data, Path(folder))
+        children = _Children()
+        try:
+            _start_and_wait(config, slices, out, quiet, children)
+        except KeyboardInterrupt:
+            children.interrupt()
+            raise InterruptedRunError(f"stopped; what was done by then is in {out}") from None
+        finally:
+            children.end()
+
+
+def worker_threads(workers: int) -> int:
+    """Return how many threads each of so many processes on this machine should use."""
+    return max(1, (os.cpu_count() or 1) // workers)
+
+
+def _write_slices(config: RunConfig, data: Data, folder: Path) -> list[Path]:
+    """Give each worker a file with its own slice, so that none of them ever holds another's features."""
+    paths = []
+    for worker in range(config.federation.workers):
+        path = folder / f"worker-{worker}.safetensors"
+        slice_for(data, config, worker).save(path)
+        paths.append(path)
+    return paths
+
+
+def _start_and_wait(config: RunConfig, slices: list[Path], out: Path, quiet: bool, children: "_Children") -> None:
+    threads = worker_threads(config.federation.workers)
+    options = ServeOptions(out=out, threads=threads)
+    coordinator = children.start("coordinator", _coordinate, config, options, quiet)
+    address = coordinator.receive()
+    if isinstance(address, Outcome):
+        raise _error(address)
+    for worker, path in enumerate(slices):
+        told = WorkerOptions(worker=worker, coordinator=address, threads=threads)
+        children.start(f"worker {worker}", _work, config, path, told)
+    outcome = children.wait_for(coordinator)
+    if outcome.code:
+        raise _error(children.root_cause(outcome))
+
+
+def _error(outcome: Outcome) -> CafeError:
+    kinds: dict[int, type[CafeError]] = {2: UserError, 130: InterruptedRunError}
+    return kinds.get(outcome.code, RunFailedError)(outcome.sentence)
+
+
+def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions, quiet: bool) -> None:
+    serve(config, options, Reporter(quiet), pipe.send)
+
+
+def _work(pipe: Connection, config: RunConfig, path: Path, options: WorkerOptions) -> None:  # noqa: ARG001
+    work(config, WorkerData.load(path), options)
+
+
+def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
+    """Run a role in its own process and send its outcome home; Ctrl-C is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        target(pipe, *arguments)
+        outcome = Outcome()
+    except CafeError as error:
+        blames = error.worker if isinstance(error, WorkerLeftError) else None
+        outcome = Outcome(error.exit_code, str(error), blames)
+    except Exception as error:  # the parent must hear of bugs too, with the traceback on standard error
+        import traceback
+
+        traceback.print_exc()
+        outcome = Outcome(1, f"internal error: {type(error).__name__}: {error}")
+    pipe.send(outcome)
+
+
+def _end_with_parent() -> None:
+    """Leave no process behind when the parent was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+class _Child:
+    """A process with a pipe on which it sends values and, last of all, its outcome."""
+
+    def __init__(self, name: str, process: ForkServerProcess, pipe: Connection) -> None:
+        self.name, self.process, self._pipe = name, process, pipe
+        self.outcome: Outcome | None = None
+
+    def receive(self) -> Any:
+        """Wait for the next value, or the outcome when the process ends without one."""
+        try:
+            value = self._pipe.recv()
+        except EOFError:
+            self.process.join(GRACE_SECONDS)
+            value = Outcome(1, f"the {self.name} ended without a word (exit code {self.process.exitcode})")
+        if isinstance(value, Outcome):
+            self.outcome = value
+        return value
+
+    def poll(self) -> bool:
+        """Whether there is something to receive."""
+        return self.outcome is None and self._pipe.poll()
+
+    @property
+    def pipe(self) -> Connection:
+        """Return the pipe, to wait on."""
+        return self._pipe
+
+
+class _Children:
+    """All processes of a run."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOAD)
+        self._all: list[_Child] = []
+
+    def start(self, name: str, target: Callable[..., None], *arguments: Any) -> _Child:
+        """Start a process."""
+        ours, theirs = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_child_main, args=(target, theirs, *arguments), name=name, daemon=True)
+        process.start()
+        theirs.close()
+        child = _Child(name, process, ours)
+        self._all.append(child)
+        return child
+
+    def wait_for(self, coordinator: _Child) -> Outcome:
+        """Wait for the coordinator's outcome; it fails by itself when a worker that has joined goes."""
+        deadline: float | None = None
+        while coordinator.outcome is None:
+            silent = [child for child in self._all if child.outcome is None]
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            for pipe in wait([child.pipe for child in silent], left):
+                next(child for child in silent if child.pipe is pipe).receive()
+            failed = [child for child in self._all if child is not coordinator and child.outcome and child.outcome.code]
+            if failed and deadline is None:
+                # A worker that never joined is not missed by the coordinator: do not wait for its time-out.
+                deadline = time.monotonic() + GRACE_SECONDS
+            if deadline is not None and time.monotonic() >= deadline and coordinator.outcome is None:
+                assert failed[0].outcome is not None
+                return Outcome(failed[0].outcome.code, f"{failed[0].name}: {failed[0].outcome.sentence}")
+        return coordinator.outcome
+
+    def root_cause(self, outcome: Outcome) -> Outcome:
+        """Put the words of the worker that is blamed beside the coordinator's."""
+        if outcome.blames is None:
+            return outcome
+        child = next(child for child in self._all if child.name == f"worker {outcome.blames}")
+        if child.outcome is None and child.pipe.poll(GRACE_SECONDS):
+            child.receive()
+        if child.outcome is None or not child.outcome.sentence:
+            return outcome
+        return Outcome(child.outcome.code or 1, f"{outcome.sentence}; it says: {child.outcome.sentence}")
+
+    def interrupt(self) -> None:
+        """Ask the coordinator to stop; it tells the workers and writes down what is done."""
+        for child in self._all[:1]:
+            if child.process.is_alive():
+                child.process.terminate()
+        deadline = time.monotonic() + GRACE_SECONDS
+        for child in self._all:
+            child.process.join(max(0.0, deadline - time.monotonic()))
+
+    def end(self) -> None:
+        """Make sure that no process is left."""
+        for child in self._all:
+            child.process.join(2.0 if child.outcome else 0.0)
+        for child in self._all:
+            if child.process.is_alive():
+                child.process.terminate()
+        for child in self._all:
+            child.process.join(3.0)
+            if child.process.is_alive():
+                child.process.kill()
+                child.process.join()

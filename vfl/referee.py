@@ -1,0 +1,97 @@
+"""The referee: it holds the ground truth, in simulation only, and scores what an attack recovered."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vfl.config import RunConfig
+from vfl.datasets import Data
+from vfl.metrics import exact_rows, psnr, r2, ssim
+from vfl.models import build_bottom
+from vfl.models.layers import representation
+from vfl.partition import partition
+from vfl.pictures import save_pictures
+from vfl.results import load_summary, save_arrays, save_summary
+
+
+def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
+    """Score the recovery in a run's folder; add the scores to its summary and the truth to its arrays."""
+    summary = load_summary(out)
+    path = out / "recovered.npz"
+    if not path.exists():
+        return summary
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    scores: dict[str, Any] = {}
+    order = torch.arange(len(data.x))
+    if "x" in arrays:
+        x = torch.tensor(arrays["x"])
+        lost = ~torch.isfinite(x).flatten(1).all(1)
+        # What an attack did not recover is scored as its best blind guess: mid-grey, or the column's mean.
+        x = torch.nan_to_num(x, nan=0.5 if data.kind == "image" else 0.0)
+        order = best_order(x, data.x, torch.tensor(arrays["cell"]))
+        x = x[order]
+        arrays |= {"x": x.numpy(), "x_true": data.x.numpy()}
+        scores = score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
+        scores["samples_lost"] = int(lost.sum())
+        save_pictures(out, data, x)
+    if "labels" in arrays:
+        labels = torch.tensor(arrays["labels"])[order]
+        arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
+        scores["label_accuracy"] = float((labels == data.y).float().mean())
+    if "x" not in arrays and "layers" in arrays and config.training.frozen:
+        scores["representation_error"] = _representation_error(config, data, arrays)
+    summary["attack"].update(scores)
+    save_arrays(path, arrays)
+    save_summary(out, summary)
+    return summary
+
+
+def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
+    """Return the scores of recovered images, with what guessing the mean image would score."""
+    values = psnr(x, truth)
+    baseline = psnr(truth.mean(0, keepdim=True).expand_as(truth), truth)
+    return {
+        "psnr_mean": float(values.mean()),
+        "psnr_median": float(values.median()),
+        "psnr_min": float(values.min()),
+        "ssim_mean": float(ssim(x, truth).mean()),
+        "share_30db": float((values >= 30).double().mean()),
+        "psnr_baseline": float(baseline.mean()),
+    }
+
+
+def score_table(x: Tensor, truth: Tensor) -> dict[str, float]:
+    """Return the scores of recovered table rows."""
+    return {"r2": float(r2(x, truth).mean()), "share_exact": float(exact_rows(x, truth).float().mean())}
+
+
+def best_order(x: Tensor, truth: Tensor, cell: Tensor) -> Tensor:
+    """Return for each sample the row of x that stands for it: within a cell, whichever order fits best."""
+    from scipy.optimize import linear_sum_assignment
+
+    order = torch.arange(len(truth))
+    for first in torch.unique(cell):
+        members = torch.nonzero(cell == first).flatten()
+        if len(members) > 1:
+            cost = torch.cdist(truth[members].flatten(1).double(), x[members].flatten(1).double()).square()
+            rows, columns = linear_sum_assignment(cost.numpy())
+            order[members[torch.as_tensor(rows)]] = members[torch.as_tensor(columns)]
+    return order
+
+
+def _representation_error(config: RunConfig, data: Data, arrays: dict[str, np.ndarray]) -> float:
+    """Return the median relative error over samples and workers; a worker where nothing leaks does not count."""
+    errors = []
+    boxes = partition(data.sample_shape, config.federation.workers, config.federation.slices)
+    for worker, box in enumerate(boxes):
+        model = build_bottom(config.model, box.shape, config.seed, worker)
+        with torch.no_grad():
+            truth = representation(model, str(arrays["layers"][worker]), box.cut(data.x))
+        found = torch.tensor(arrays[f"representation_{worker}"])
+        error = (found - truth).norm(dim=1) / truth.norm(dim=1)
+        errors.append(error[torch.isfinite(error)])
+    return float(torch.cat(errors).median())

@@ -1,0 +1,127 @@
+"""A run's folder: `summary.json` and `recovered.npz`, written whole or not at all."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vfl.config import RunConfig
+from vfl.errors import UserError
+from vfl.observation import Setting
+from vfl.partition import assemble
+from vfl.recovery import Recovery
+
+SCORES = ("psnr_mean", "psnr_median", "psnr_min", "ssim_mean", "share_30db", "psnr_baseline")
+"""What the referee adds for images; without a referee they stay null."""
+
+
+@dataclass
+class Record:
+    """What the federation leaves behind, besides what its observers kept."""
+
+    rounds: int = 0
+    seconds: float = 0.0
+    losses: list[float] = field(default_factory=list)
+    test_accuracy: float | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    bytes_peer: int = 0
+    bytes_raw: int = 0
+
+
+def write_summary(
+    out: Path,
+    config: RunConfig,
+    setting: Setting | None,
+    record: Record,
+    recovery: Recovery | None,
+    attack_seconds: float = 0.0,
+    ended: str = "complete",
+) -> None:
+    """Write what is known without the ground truth; the referee adds the scores."""
+    summary = {
+        "config": config.model_dump(mode="json"),
+        "seed": config.seed,
+        "ended": ended,
+        "workers": config.federation.workers,
+        "samples": setting.samples if setting else None,
+        "batch_size": setting.batch_size if setting else config.federation.batch_size,
+        "rounds": record.rounds,
+        "seconds": {
+            "total": record.seconds + attack_seconds,
+            "federation": record.seconds,
+            "attack": attack_seconds,
+        },
+        "bytes": {"up": record.bytes_up, "down": record.bytes_down, "peer": record.bytes_peer, "raw": record.bytes_raw},
+        "train": {
+            "loss_first": record.losses[0] if record.losses else None,
+            "loss_last": record.losses[-1] if record.losses else None,
+            "test_accuracy": record.test_accuracy,
+            "losses": record.losses,
+        },
+        "attack": {
+            "name": config.attack.name,
+            "used": list(recovery.used) if recovery else [],
+            "notes": list(recovery.notes) if recovery else [],
+            "cells": len(recovery.cells) if recovery else 0,
+            **dict.fromkeys(SCORES),
+        },
+    }
+    save_summary(out, summary)
+
+
+def save_summary(out: Path, summary: dict[str, Any]) -> None:
+    """Write summary.json."""
+    text = json.dumps(summary, indent=1, allow_nan=False)
+    write_atomically(out / "summary.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
+
+
+def load_summary(out: Path) -> dict[str, Any]:
+    """Read summary.json."""
+    try:
+        summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{out} is not a run's folder: summary.json cannot be read ({error})") from None
+    return summary
+
+
+def write_recovery(out: Path, setting: Setting, recovery: Recovery) -> None:
+    """Write what the attack recovered: whole samples `x` where it got that far, representations, labels, cells."""
+    arrays: dict[str, np.ndarray] = {}
+    if recovery.slices is not None:
+        arrays["x"] = assemble(setting.boxes, [part.float() for part in recovery.slices]).numpy()
+    for worker, part in enumerate(recovery.representations or ()):
+        arrays[f"representation_{worker}"] = part.float().numpy()
+    if recovery.layers is not None:
+        arrays["layers"] = np.array(recovery.layers)
+    if recovery.labels is not None:
+        arrays["labels"] = recovery.labels.numpy()
+    if recovery.certificates is not None:
+        arrays["certificates"] = recovery.certificates.numpy()
+    cell = np.arange(setting.samples)
+    for members in recovery.cells:
+        cell[list(members)] = min(members)
+    arrays["cell"] = cell
+    save_arrays(out / "recovered.npz", arrays)
+
+
+def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write an .npz archive."""
+    write_atomically(path, lambda target: _save_npz(target, arrays))
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a file beside `path`, then put it in its place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".partial")
+    write(partial)
+    os.replace(partial, path)
+
+
+def _save_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]

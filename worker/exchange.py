@@ -1,0 +1,185 @@
+"""Worker to worker: outputs go to the label holder, their gradients come back. The coordinator is not on this path."""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import grpc
+from torch import Tensor
+
+from protos import worker_pb2_grpc
+from protos.codec import Assembler, CodecError, announce, chunks
+from protos.worker_pb2 import SwapHeader, SwapPart
+from vfl.errors import RunFailedError
+from vfl.network import open_channel, sentence
+
+OUTPUT_LIMIT_BYTES = 256 << 20
+"""The largest output of one worker that the label holder accepts."""
+
+
+@dataclass(frozen=True)
+class _Brought:
+    round: int
+    output: Tensor
+
+
+class Rendezvous:
+    """Where the label holder meets its peers: each brings an output for a round and waits for its gradient."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._brought: dict[int, _Brought] = {}
+        self._answers: dict[int, tuple[int, Tensor | None]] = {}
+        self._failure: str | None = None
+        self.run_id = ""
+        self.widths: dict[int, int] = {}
+        self.bytes = 0
+
+    def open(self, run_id: str, widths: Mapping[int, int]) -> None:
+        """Let the peers of a run in: their numbers and the length of their outputs."""
+        with self._changed:
+            self.run_id, self.widths = run_id, dict(widths)
+            self._changed.notify_all()
+
+    def bring(self, worker: int, number: int, output: Tensor, timeout: float) -> Tensor | None:
+        """Leave a peer's output and wait for the gradient of it (None when the round only evaluates)."""
+        with self._changed:
+            self._brought[worker] = _Brought(number, output)
+            self._changed.notify_all()
+            self._wait(lambda: self._answers.get(worker, (0, None))[0] == number, timeout, f"the answer to round {number}")
+            return self._answers.pop(worker)[1]
+
+    def gather(self, number: int, batch: int, timeout: float) -> dict[int, Tensor]:
+        """Wait until all peers have brought their outputs for a round."""
+        with self._changed:
+
+            def missing() -> list[int]:
+                return [m for m in self.widths if m not in self._brought or self._brought[m].round != number]
+
+            self._wait(lambda: not missing(), timeout, lambda: f"the outputs of workers {missing()} for round {number}")
+            outputs = {m: self._brought.pop(m).output for m in self.widths}
+        for worker, output in outputs.items():
+            if len(output) != batch:
+                raise RunFailedError(f"worker {worker} sent outputs for {len(output)} samples in round {number}, expected {batch}")
+        return outputs
+
+    def answer(self, number: int, gradients: Mapping[int, Tensor | None]) -> None:
+        """Give each peer the gradient of its output."""
+        with self._changed:
+            self._answers.update({worker: (number, gradient) for worker, gradient in gradients.items()})
+            self._changed.notify_all()
+
+    def fail(self, reason: str) -> None:
+        """Wake everybody who waits: the run is over."""
+        with self._changed:
+            self._failure = self._failure or reason
+            self._changed.notify_all()
+
+    def wait_open(self, timeout: float) -> None:
+        """Wait until the label holder itself has been told to start."""
+        with self._changed:
+            self._wait(lambda: bool(self.run_id), timeout, "the run's start")
+
+    def _wait(self, ready, timeout: float, what) -> None:  # type: ignore[no-untyped-def]
+        deadline = time.monotonic() + timeout
+        while not ready():
+            if self._failure:
+                raise RunFailedError(self._failure)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise RunFailedError(f"no sign of {what() if callable(what) else what} for {timeout:g} s")
+            self._changed.wait(left)
+
+
+class ExchangeService(worker_pb2_grpc.ExchangeServicer):
+    """The label holder's side of the exchange."""
+
+    def __init__(self, rendezvous: Rendezvous, holds_labels: bool, worker: int, timeout: float) -> None:
+        self._rendezvous = rendezvous
+        self._holds_labels = holds_labels
+        self._worker = worker
+        self._timeout = timeout
+
+    def Swap(self, request_iterator: Iterator[SwapPart], context: grpc.ServicerContext) -> Iterator[SwapPart]:
+        """Take a peer's output, answer with the gradient of it."""
+        if not self._holds_labels:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"worker {self._worker} is not the label holder")
+        try:
+            header, output = self._receive(request_iterator)
+            gradient = self._rendezvous.bring(header.worker, header.round, output, self._timeout)
+        except CodecError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except RunFailedError as error:
+            context.abort(grpc.StatusCode.ABORTED, str(error))
+        tensors = {} if gradient is None else {"gradient": gradient}
+        for part in swap_parts(self._rendezvous.run_id, header.worker, header.round, tensors):
+            self._rendezvous.bytes += part.ByteSize()
+            yield part
+
+    def _receive(self, parts: Iterator[SwapPart]) -> tuple[SwapHeader, Tensor]:
+        first = next(parts, None)
+        if first is None or first.WhichOneof("part") != "header":
+            raise CodecError("an exchange begins with a header")
+        header = first.header
+        self._rendezvous.wait_open(self._timeout)
+        if header.run_id != self._rendezvous.run_id:
+            raise CodecError("this exchange belongs to another run")
+        if header.worker not in self._rendezvous.widths:
+            raise CodecError(f"worker {header.worker} is no peer of this label holder")
+        tensors = read_bundle(header, parts, self._count(first))
+        output = tensors.get("output")
+        width = self._rendezvous.widths[header.worker]
+        if output is None or output.dim() != 2 or output.shape[1] != width or not output.is_floating_point():
+            raise CodecError(f"worker {header.worker} must send one tensor `output` of shape (batch, {width})")
+        return header, output
+
+    def _count(self, first: SwapPart) -> "Rendezvous":
+        self._rendezvous.bytes += first.ByteSize()
+        return self._rendezvous
+
+
+class Peer:
+    """The other workers' side: a line to the label holder."""
+
+    def __init__(self, address: str, run_id: str, worker: int, timeout: float) -> None:
+        self._address, self._run_id, self._worker, self._timeout = address, run_id, worker, timeout
+        self._channel = open_channel(address)
+        self._stub = worker_pb2_grpc.ExchangeStub(self._channel)
+
+    def swap(self, number: int, output: Tensor) -> Tensor | None:
+        """Send this worker's output for a round; return the gradient of it."""
+        parts = swap_parts(self._run_id, self._worker, number, {"output": output})
+        try:
+            answers = self._stub.Swap(parts, timeout=self._timeout, wait_for_ready=True)
+            first = next(answers, None)
+            if first is None or first.WhichOneof("part") != "header":
+                raise CodecError("the answer begins without a header")
+            return read_bundle(first.header, answers).get("gradient")
+        except grpc.RpcError as error:
+            raise RunFailedError(f"the exchange with the label holder at {self._address} failed in round {number}: {sentence(error)}") from None
+        except CodecError as error:
+            raise RunFailedError(f"the label holder at {self._address} sent a broken answer in round {number}: {error}") from None
+
+    def close(self) -> None:
+        """Hang up."""
+        self._channel.close()
+
+
+def swap_parts(run_id: str, worker: int, number: int, tensors: Mapping[str, Tensor]) -> Iterator[SwapPart]:
+    """Put tensors into the messages of an exchange."""
+    yield SwapPart(header=SwapHeader(run_id=run_id, worker=worker, round=number, bundle=announce(tensors)))
+    for chunk in chunks(tensors.values()):
+        yield SwapPart(chunk=chunk)
+
+
+def read_bundle(header: SwapHeader, parts: Iterator[SwapPart], counter: Rendezvous | None = None) -> dict[str, Tensor]:
+    """Read the tensors that a header announces."""
+    assembler = Assembler(header.bundle, OUTPUT_LIMIT_BYTES)
+    for part in parts:
+        if part.WhichOneof("part") != "chunk":
+            raise CodecError("only chunks follow the header")
+        if counter is not None:
+            counter.bytes += part.ByteSize()
+        assembler.add(part.chunk)
+    return assembler.finish()

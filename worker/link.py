@@ -1,0 +1,113 @@
+"""A worker's line to the coordinator: joining, the stream of orders, uploads."""
+
+import queue
+import threading
+from collections.abc import Iterator
+
+import grpc
+
+from protos import coordinator_pb2_grpc
+from protos.codec import announce, chunks
+from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, UploadHeader, UploadPart
+from vfl.errors import RunFailedError
+from vfl.network import open_channel, sentence
+from vfl.observation import Tensors
+
+
+class Link:
+    """The connection to the coordinator. Orders are read in the background, so that an abort is heard at any time."""
+
+    def __init__(self, address: str, worker: int, timeout: float) -> None:
+        self._address, self._worker, self._timeout = address, worker, timeout
+        self._channel = open_channel(address)
+        self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
+        # Bounded: a worker that lags behind holds the coordinator's stream back instead of piling up orders.
+        self._orders: queue.Queue[Order | RunFailedError] = queue.Queue(maxsize=16)
+        self._over: RunFailedError | None = None
+        self._ended = threading.Event()
+        self._session = ""
+        self.on_failure = lambda _reason: None
+
+    def wait_for_coordinator(self, timeout: float) -> None:
+        """Wait until somebody answers at the coordinator's address."""
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=timeout)
+        except grpc.FutureTimeoutError:
+            raise RunFailedError(
+                f"nobody answers at {self._address} after {timeout:g} s: is `cafe serve` running there, and the port open?"
+            ) from None
+
+    def join(self, request: JoinRequest) -> None:
+        """Join the run, or fail with the coordinator's words."""
+        stream = self._stub.Join(request)
+        try:
+            first = next(stream)
+        except grpc.RpcError as error:
+            raise RunFailedError(f"the coordinator at {self._address} refused worker {self._worker}: {sentence(error)}") from None
+        self._session = first.welcome.session
+        threading.Thread(target=self._listen, args=(stream,), daemon=True, name="orders").start()
+
+    def next_order(self) -> Order:
+        """Return the next order; fail when the coordinator aborted or went away."""
+        order = self._orders.get()
+        if isinstance(order, RunFailedError):
+            raise order
+        return order
+
+    def failure_within(self, seconds: float) -> RunFailedError | None:
+        """Wait a moment for word of why the run ended; None when there is none."""
+        self._ended.wait(seconds)
+        return self._over
+
+    def upload(self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int) -> None:
+        """Upload one round's gradients."""
+        try:
+            self._stub.Upload(self._upload_parts(number, gradients, loss, peer_bytes), timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise RunFailedError(f"the coordinator refused the upload for round {number}: {sentence(error)}") from None
+
+    def report(self, number: int, correct: int, total: int, loss_sum: float, peer_bytes: int) -> None:
+        """Report what was counted on test samples."""
+        evaluation = Evaluation(
+            session=self._session, round=number, correct=correct, total=total, loss_sum=loss_sum, peer_bytes=peer_bytes
+        )
+        try:
+            self._stub.ReportEvaluation(evaluation, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise RunFailedError(f"the coordinator refused the evaluation: {sentence(error)}") from None
+
+    def close(self) -> None:
+        """Leave the run."""
+        self._channel.close()
+
+    def _upload_parts(self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int) -> Iterator[UploadPart]:
+        header = UploadHeader(
+            session=self._session,
+            worker=self._worker,
+            round=number,
+            gradients=announce(gradients),
+            loss=loss,
+            peer_bytes=peer_bytes,
+        )
+        yield UploadPart(header=header)
+        for chunk in chunks(gradients.values()):
+            yield UploadPart(chunk=chunk)
+
+    def _listen(self, stream: Iterator[Order]) -> None:
+        try:
+            for order in stream:
+                if order.WhichOneof("order") == "abort":
+                    self._fail(f"the coordinator ended the run: {order.abort.reason}")
+                    return
+                self._orders.put(order)
+                if order.WhichOneof("order") == "end":
+                    return
+            self._fail(f"the coordinator at {self._address} closed the connection before the end of the run")
+        except grpc.RpcError as error:
+            self._fail(f"the coordinator at {self._address} went away: {sentence(error)}")
+
+    def _fail(self, reason: str) -> None:
+        self._over = RunFailedError(reason)
+        self._ended.set()
+        self._orders.put(self._over)
+        self.on_failure(reason)

@@ -1,0 +1,192 @@
+"""A worker's life: join, then do what each order says until the end."""
+
+from concurrent import futures
+from dataclasses import dataclass
+
+import grpc
+import torch
+from grpc_health.v1 import health
+from torch import Tensor
+
+from protos import worker_pb2, worker_pb2_grpc
+from protos.codec import Assembler
+from protos.coordinator_pb2 import JoinRequest, Purpose, Round, Slice, Start
+from protos.coordinator_pb2 import Parameters as ParametersOrder
+from vfl.config import RunConfig
+from vfl.errors import RunFailedError, UserError
+from vfl.models import build_bottom, build_top
+from vfl.network import OPTIONS, PROTOCOL_VERSION, add_health, resolve_device, statuses
+from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
+from vfl.slices import WorkerData
+from worker.defences import defences
+from worker.exchange import ExchangeService, Peer, Rendezvous
+from worker.link import Link
+from worker.party import Bottom, Top
+
+PARAMETER_LIMIT_BYTES = 16 << 30
+"""The largest model that a worker accepts from its coordinator."""
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """How one worker is started: who it is, where the coordinator and itself are found."""
+
+    worker: int
+    coordinator: str
+    listen: str = "127.0.0.1:0"
+    advertise: str | None = None
+    threads: int | None = None
+
+
+def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> int:
+    """Take part in a run to its end; return the number of rounds done."""
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    rendezvous = Rendezvous()
+    server, port = _start_server(config, options, rendezvous)
+    link = Link(options.coordinator, options.worker, config.federation.round_timeout)
+    link.on_failure = rendezvous.fail
+    try:
+        link.wait_for_coordinator(config.federation.join_timeout)
+        host = options.listen.rpartition(":")[0]
+        link.join(_join_request(data, options, options.advertise or f"{host}:{port}"))
+        return _Rounds(config, data, options.worker, link, rendezvous).run()
+    finally:
+        link.close()
+        server.stop(grace=1.0).wait()
+
+
+class _Rounds:
+    """The orders of a run, one after the other."""
+
+    def __init__(self, config: RunConfig, data: WorkerData, worker: int, link: Link, rendezvous: Rendezvous) -> None:
+        device = resolve_device(config.device)
+        self._config, self._data, self._worker, self._device = config, data, worker, device
+        self._link, self._rendezvous = link, rendezvous
+        self._timeout = config.federation.round_timeout
+        self._defence = defences.build(config.defence)
+        model = build_bottom(config.model, data.box.shape, config.seed, worker)
+        self._bottom = Bottom(model, data.x, data.x_test, device)
+        self._top: Top | None = None
+        self._peer: Peer | None = None
+        self._version = 0
+
+    def run(self) -> int:
+        """Follow the orders to the end."""
+        try:
+            while True:
+                order = self._link.next_order()
+                match order.WhichOneof("order"):
+                    case "start":
+                        self._start(order.start)
+                    case "parameters":
+                        self._take_parameters(order.parameters)
+                    case "round":
+                        self._play(order.round)
+                    case "end":
+                        return order.end.rounds
+                    case other:
+                        raise RunFailedError(f"the coordinator sent an order that makes no sense here: {other}")
+        except RunFailedError as error:
+            # A peer that vanished is often just the first sign of an abort that is on its way: its reason is better.
+            raise (self._link.failure_within(2.0) or error) from None
+        finally:
+            if self._peer:
+                self._peer.close()
+
+    def _start(self, start: Start) -> None:
+        widths = list(start.output_widths)
+        if self._worker == start.label_holder:
+            assert self._data.y is not None
+            model = build_top(self._config.model, widths, start.classes, self._config.seed)
+            self._top = Top(model, self._data.y, self._data.y_test, self._device)
+            self._rendezvous.open(start.run_id, {m: w for m, w in enumerate(widths) if m != self._worker})
+        else:
+            self._peer = Peer(start.label_holder_address, start.run_id, self._worker, self._timeout)
+
+    def _take_parameters(self, order: ParametersOrder) -> None:
+        assembler = Assembler(order.bundle, PARAMETER_LIMIT_BYTES)
+        while not assembler.complete:
+            assembler.add(self._link.next_order().chunk)
+        tensors = assembler.finish()
+        self._bottom.load(without_prefix(BOTTOM, tensors))
+        if self._top:
+            self._top.load(without_prefix(TOP, tensors))
+        self._version = order.version
+
+    def _play(self, order: Round) -> None:
+        if order.parameters_version != self._version:
+            raise RunFailedError(f"round {order.round} wants parameters {order.parameters_version}, here are {self._version}")
+        indices = torch.tensor(list(order.indices), dtype=torch.int64)
+        if order.purpose == Purpose.PURPOSE_EVALUATE:
+            self._evaluate(order.round, indices)
+        else:
+            self._train(order.round, indices)
+
+    def _train(self, number: int, indices: Tensor) -> None:
+        output = self._bottom.forward(indices)
+        loss = None
+        top_gradients: Tensors = {}
+        if self._top:
+            learned = self._top.learn(self._all_outputs(number, output), indices)
+            others = {m: g for m, g in enumerate(learned.output_gradients) if m != self._worker}
+            self._rendezvous.answer(number, others)
+            loss, top_gradients = learned.loss, learned.top_gradients
+            output_gradient: Tensor | None = learned.output_gradients[self._worker]
+        else:
+            assert self._peer is not None
+            output_gradient = self._peer.swap(number, output)
+        if output_gradient is None or output_gradient.shape != output.shape:
+            raise RunFailedError(f"the label holder's answer for round {number} does not fit this worker's output")
+        gradients = with_prefix(BOTTOM, self._bottom.backward(output_gradient)) | with_prefix(TOP, top_gradients)
+        self._link.upload(number, self._defence.apply(gradients), loss, self._rendezvous.bytes)
+
+    def _evaluate(self, number: int, indices: Tensor) -> None:
+        output = self._bottom.evaluate(indices)
+        if self._top:
+            correct, loss_sum = self._top.count_correct(self._all_outputs(number, output), indices)
+            self._rendezvous.answer(number, dict.fromkeys(self._rendezvous.widths))
+            self._link.report(number, correct, len(indices), loss_sum, self._rendezvous.bytes)
+        else:
+            assert self._peer is not None
+            self._peer.swap(number, output)
+
+    def _all_outputs(self, number: int, own: Tensor) -> list[Tensor]:
+        outputs = self._rendezvous.gather(number, len(own), self._timeout)
+        outputs[self._worker] = own
+        return [outputs[worker] for worker in sorted(outputs)]
+
+
+def _start_server(config: RunConfig, options: WorkerOptions, rendezvous: Rendezvous) -> tuple[grpc.Server, int]:
+    # Every peer's exchange waits in a thread of its own for the label holder's answer.
+    pool = futures.ThreadPoolExecutor(max_workers=config.federation.workers + 4)
+    server = grpc.server(pool, options=OPTIONS)
+    holds_labels = options.worker == config.federation.label_holder
+    service = ExchangeService(rendezvous, holds_labels, options.worker, config.federation.round_timeout)
+    worker_pb2_grpc.add_ExchangeServicer_to_server(service, server)
+    names = [worker_pb2.DESCRIPTOR.services_by_name["Exchange"].full_name]
+    checks = health.HealthServicer()
+    add_health(server, checks, names)
+    for name, status in statuses(names):
+        checks.set(name, status)
+    try:
+        port = server.add_insecure_port(options.listen)
+    except RuntimeError:
+        raise UserError(f"--listen {options.listen}: this address cannot be bound; is the port taken?") from None
+    server.start()
+    return server, port
+
+
+def _join_request(data: WorkerData, options: WorkerOptions, address: str) -> JoinRequest:
+    box = data.box
+    return JoinRequest(
+        protocol_version=PROTOCOL_VERSION,
+        worker=options.worker,
+        slice=Slice(sample_shape=box.sample_shape, start=box.start, stop=box.stop),
+        samples=len(data.x),
+        test_samples=0 if data.x_test is None else len(data.x_test),
+        ids_digest=data.ids_digest,
+        classes=data.classes,
+        peer_address=address,
+    )
+

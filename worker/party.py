@@ -1,0 +1,90 @@
+"""Local compute: the bottom model on the worker's slice, and the top model at the label holder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from vfl.observation import Tensors
+
+
+class Bottom:
+    """A worker's bottom model on its slice of the samples."""
+
+    def __init__(self, model: nn.Module, x: Tensor, x_test: Tensor | None, device: str) -> None:
+        self._model = model.to(device)
+        self._x, self._x_test = x.to(device), None if x_test is None else x_test.to(device)
+        self._names = [name for name, _ in model.named_parameters()]
+        self._parameters = list(model.parameters())
+        self._output: Tensor | None = None
+
+    def load(self, tensors: Tensors) -> None:
+        """Take over new parameters."""
+        _load(self._model, tensors)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """Return the outputs for a batch; the next `backward` belongs to it."""
+        self._output = self._model(self._x[indices])
+        return self._output.detach()
+
+    def evaluate(self, indices: Tensor) -> Tensor:
+        """Return the outputs for test samples."""
+        assert self._x_test is not None
+        with torch.no_grad():
+            output: Tensor = self._model(self._x_test[indices])
+        return output
+
+    def backward(self, output_gradient: Tensor) -> Tensors:
+        """Return the gradients of the parameters, given the loss's gradient of the last outputs."""
+        assert self._output is not None
+        output, self._output = self._output, None
+        gradients = torch.autograd.grad(output, self._parameters, output_gradient.to(output.device))
+        return dict(zip(self._names, gradients, strict=True))
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What the label holder gets out of one batch."""
+
+    loss: float
+    output_gradients: tuple[Tensor, ...]
+    top_gradients: Tensors
+
+
+class Top:
+    """The label holder's top model and its labels."""
+
+    def __init__(self, model: nn.Module, y: Tensor, y_test: Tensor | None, device: str) -> None:
+        self._model = model.to(device)
+        self._device = device
+        self._y, self._y_test = y.to(device), None if y_test is None else y_test.to(device)
+
+    def load(self, tensors: Tensors) -> None:
+        """Take over new parameters."""
+        _load(self._model, tensors)
+
+    def learn(self, outputs: Sequence[Tensor], indices: Tensor) -> Learned:
+        """Return the loss of a batch and its gradients: of each worker's outputs, and of the top model."""
+        leaves = [output.to(self._device).detach().requires_grad_() for output in outputs]
+        loss = cross_entropy(self._model(torch.cat(leaves, dim=1)), self._y[indices])
+        names, parameters = zip(*self._model.named_parameters(), strict=True)
+        gradients = torch.autograd.grad(loss, [*leaves, *parameters])
+        top = dict(zip(names, gradients[len(leaves) :], strict=True))
+        return Learned(float(loss.detach()), gradients[: len(leaves)], top)
+
+    def count_correct(self, outputs: Sequence[Tensor], indices: Tensor) -> tuple[int, float]:
+        """Return how many test samples are classified right, and their summed loss."""
+        assert self._y_test is not None
+        truth = self._y_test[indices]
+        with torch.no_grad():
+            logits = self._model(torch.cat([output.to(self._device) for output in outputs], dim=1))
+            loss = cross_entropy(logits, truth, reduction="sum")
+        return int((logits.argmax(1) == truth).sum()), float(loss)
+
+
+def _load(model: nn.Module, tensors: Tensors) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(tensors[name])
