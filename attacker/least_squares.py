@@ -68,9 +68,7 @@ class _LeastSquares:
         sees_data = all(layer.sees_data for layer in self._layers)
         boxes = self._setting.boxes
         slices = tuple(h.reshape(-1, *box.shape) for h, box in zip(found, boxes, strict=True)) if sees_data else None
-        return Recovery(
-            slices=slices, representations=tuple(found), layers=tuple(layer.name for layer in self._layers)
-        )
+        return Recovery(slices=slices, representations=tuple(found), layers=tuple(layer.name for layer in self._layers))
 
 
 def pseudo_inverse(batches: Sequence[Tensor], samples: int) -> tuple[Tensor, int]:

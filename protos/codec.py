@@ -42,8 +42,7 @@ def announce(tensors: Mapping[str, Tensor]) -> Bundle:
     """Return the announcement that goes before the chunks of `tensors`."""
     return Bundle(
         tensors=[
-            TensorSpec(name=name, dtype=_DTYPES[tensor.dtype], shape=tensor.shape)
-            for name, tensor in tensors.items()
+            TensorSpec(name=name, dtype=_DTYPES[tensor.dtype], shape=tensor.shape) for name, tensor in tensors.items()
         ]
     )
 
@@ -141,7 +140,7 @@ def _padded(size: int) -> int:
 def _buffers(tensors: Iterable[Tensor]) -> Iterator[memoryview]:
     for tensor in tensors:
         flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-        data = memoryview(flat.view(torch.uint8).numpy())
+        data = flat.view(torch.uint8).numpy().data
         yield data
         yield memoryview(bytes(_padded(len(data)) - len(data)))
 

@@ -1,10 +1,14 @@
 """A run as the coordinator conducts it: wait for the workers, play the rounds, evaluate, end."""
 
 import asyncio
+import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Any
 
+import grpc
+import psutil
 import torch
 from torch import Tensor
 
@@ -47,6 +51,7 @@ class Coordinator:
         self._evaluation: asyncio.Future[Evaluation] | None = None
         self._evaluating = 0
         self._ending = False
+        self._process = psutil.Process()
 
     async def gather(self) -> Setting:
         """Wait until everybody has joined; return what is then known."""
@@ -87,6 +92,8 @@ class Coordinator:
                 watching = asyncio.create_task(asyncio.to_thread(observer, observation))
                 parameters.update(observation.gradients)
                 self.record.rounds = number
+                self.record.ends.append(time.monotonic())
+                self.record.memory.append(self._process.memory_info().rss)
                 self._on_round(number, setting.rounds, self.record.losses[-1])
             if watching is not None:
                 await self._or_failure(watching, None, str)
@@ -106,10 +113,8 @@ class Coordinator:
             member.send([last])
             member.hang_up()
         if members:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.membership.empty.wait(), timeout=10.0)
-            except TimeoutError:
-                pass
 
     def interrupt(self) -> None:
         """End the run because a person asks for it."""
@@ -118,8 +123,6 @@ class Coordinator:
     def evaluated(self, evaluation: Evaluation) -> None:
         """Take what the label holder counted."""
         if self._evaluation is None or self._evaluation.done() or evaluation.round != self._evaluating:
-            import grpc
-
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "no evaluation of that number is on")
         self._evaluation.set_result(evaluation)
 
@@ -143,12 +146,17 @@ class Coordinator:
         self._order(number, Purpose.PURPOSE_TRAIN, indices, parameters)
         timeout = self._federation.round_timeout
         await self._or_failure(
-            inbox.full.wait(), timeout, lambda: f"workers {inbox.missing} uploaded nothing for round {number} in {timeout:g} s"
+            inbox.full.wait(),
+            timeout,
+            lambda: f"workers {inbox.missing} uploaded nothing for round {number} in {timeout:g} s",
         )
         self.inbox = None
         uploads = inbox.uploads
         gradients = gradients_of_round({w: upload.gradients for w, upload in uploads.items()}, len(uploads), holder)
         self.record.bytes_raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
+        # Between the workers: each output to the label holder, and a gradient of the same size back.
+        outputs = sum(width for worker, width in enumerate(parameters.output_widths) if worker != holder)
+        self.record.bytes_raw += 2 * 4 * len(indices) * outputs
         loss = uploads[holder].loss
         assert loss is not None
         self.record.losses.append(loss)
@@ -195,9 +203,9 @@ class Coordinator:
             self._failure.set_exception(error)
             self._failure.exception()  # seen: asyncio need not warn when nobody is waiting any more
 
-    async def _or_failure(self, ready: object, timeout: float | None, late: Callable[[], str]) -> None:
+    async def _or_failure(self, ready: Awaitable[Any], timeout: float | None, late: Callable[[], str]) -> None:
         """Wait for something, but no longer than until the run fails or the time is up."""
-        task = asyncio.ensure_future(ready)  # type: ignore[arg-type, var-annotated]
+        task = asyncio.ensure_future(ready)
         done, _ = await asyncio.wait({task, self._failure}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if self._failure in done:
             task.cancel()

@@ -51,7 +51,9 @@ class Inbox:
                 f"worker {worker} uploaded for round {header.round}, the current round is {self.number}",
             )
         if worker in self._uploads:
-            raise RefusedError(grpc.StatusCode.ALREADY_EXISTS, f"worker {worker} has uploaded for round {self.number} already")
+            raise RefusedError(
+                grpc.StatusCode.ALREADY_EXISTS, f"worker {worker} has uploaded for round {self.number} already"
+            )
         expected = self._expected[worker]
         try:
             announced = describe(header.gradients)
@@ -65,7 +67,10 @@ class Inbox:
                 grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} {problem}: is its model the coordinator's?"
             )
         if (worker == self._label_holder) != header.HasField("loss"):
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker}: the loss comes from the label holder, and only from it")
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"worker {worker}: the loss comes from the label holder, and only from it",
+            )
         return raw_bytes(expected.values()) + 8 * len(expected)
 
     def put(self, upload: Upload) -> None:

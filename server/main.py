@@ -65,9 +65,7 @@ def serve(config: RunConfig, options: ServeOptions, reporter: Reporter, on_addre
         reporter.close()
 
 
-def recover(
-    config: RunConfig, setting: Setting, attack: Attack, record: Record, out: Path, reporter: Reporter
-) -> None:
+def recover(config: RunConfig, setting: Setting, attack: Attack, record: Record, out: Path, reporter: Reporter) -> None:
     """Let the attack make its estimate and write it down."""
     began = time.monotonic()
     before = {number: signal.signal(number, _interrupted) for number in STOP_SIGNALS}

@@ -86,7 +86,9 @@ class Membership:
             problem = tiling_problem([member.box for member in self])
             if problem:
                 self.remove(member)
-                raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, f"the workers' slices do not fit together: {problem}")
+                raise RefusedError(
+                    grpc.StatusCode.FAILED_PRECONDITION, f"the workers' slices do not fit together: {problem}"
+                )
             self.complete.set()
         return member
 
@@ -118,7 +120,9 @@ class Membership:
                 f"there is no worker {request.worker} in this federation: its workers are 0 to {self._workers - 1}",
             )
         if request.worker in self._members:
-            raise RefusedError(grpc.StatusCode.ALREADY_EXISTS, f"worker {request.worker} has already joined; give each its own --id")
+            raise RefusedError(
+                grpc.StatusCode.ALREADY_EXISTS, f"worker {request.worker} has already joined; give each its own --id"
+            )
         if request.samples == 0:
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {request.worker} holds no samples")
         problem = _box(request).problem()
@@ -128,7 +132,8 @@ class Membership:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"worker {request.worker} reports {request.classes} classes, but the label holder is worker "
-                f"{self._label_holder} and needs two or more, the others none: is federation.label_holder the same everywhere?",
+                f"{self._label_holder} and needs two or more, the others none: "
+                f"is federation.label_holder the same everywhere?",
             )
 
     def _check_against_others(self, member: Member) -> None:
@@ -145,7 +150,8 @@ class Membership:
                     f"(the digests of their sample ids differ): align them first"
                 )
             elif member.box.sample_shape != other.box.sample_shape:
-                problem = f"{who} cuts samples of shape {member.box.sample_shape}, worker {other.worker} of {other.box.sample_shape}"
+                shapes = f"{member.box.sample_shape}, worker {other.worker} of {other.box.sample_shape}"
+                problem = f"{who} cuts samples of shape {shapes}"
             else:
                 continue
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, problem)

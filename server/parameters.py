@@ -35,9 +35,7 @@ class Parameters:
         """Take one optimiser step; frozen parameters stay as they are."""
         if self._optimizer is None:
             return
-        for parameters, given in zip(
-            [*self._bottoms, self._top], [*gradients.bottoms, gradients.top], strict=True
-        ):
+        for parameters, given in zip([*self._bottoms, self._top], [*gradients.bottoms, gradients.top], strict=True):
             for name, parameter in parameters.items():
                 parameter.grad = given[name]
         self._optimizer.step()

@@ -86,7 +86,9 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
                 grpc.StatusCode.PERMISSION_DENIED, f"worker {member.worker} cannot upload for worker {header.worker}"
             )
         if inbox is None:
-            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, f"worker {member.worker} uploaded while no round is on")
+            raise RefusedError(
+                grpc.StatusCode.FAILED_PRECONDITION, f"worker {member.worker} uploaded while no round is on"
+            )
         limit = inbox.check_header(header)
         received = first.ByteSize()
         try:
@@ -99,7 +101,8 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
             gradients = assembler.finish()
         except CodecError as error:
             raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT, f"the upload of worker {member.worker} for round {header.round} is broken: {error}"
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"the upload of worker {member.worker} for round {header.round} is broken: {error}",
             ) from None
         inbox.put(Upload(member.worker, gradients, header.loss if header.HasField("loss") else None))
         self._run.bytes_up += received

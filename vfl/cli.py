@@ -25,7 +25,8 @@ app = typer.Typer(
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The run's YAML file; see configs/.")]
 Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the file, as in data.samples=60.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the file, as in data.samples=60."),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="The folder for the results; runs/NAME by default.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
@@ -87,7 +88,9 @@ def work(
     worker: Annotated[int, typer.Option("--id", min=0, help="This worker's number, from 0.")],
     coordinator: Annotated[str, typer.Option(help="The coordinator, HOST:PORT.")],
     changes: Changes = None,
-    listen: Annotated[str, typer.Option(help="Where peers reach this worker, HOST:PORT; port 0 takes a free one.")] = "127.0.0.1:0",
+    listen: Annotated[
+        str, typer.Option(help="Where peers reach this worker, HOST:PORT; port 0 takes a free one.")
+    ] = "127.0.0.1:0",
     advertise: Annotated[str | None, typer.Option(help="The address peers are told, if it is not --listen's.")] = None,
     data: Annotated[
         Path | None, typer.Option(help="A file with this worker's own slice; without it the config's data set is cut.")
@@ -115,7 +118,9 @@ def attack(
     transcript: Annotated[Path, typer.Argument(metavar="TRANSCRIPT", help="The transcript/ folder of a run.")],
     name: Annotated[str | None, typer.Option("--attack", help="The attack; the recorded run's by default.")] = None,
     changes: Changes = None,
-    out: Annotated[Path | None, typer.Option(help="The folder for the results; beside the transcript by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder for the results; beside the transcript by default.")
+    ] = None,
     score: Annotated[bool, typer.Option(help="Load the recorded config's data set and score the result.")] = True,
     quiet: Quiet = False,
 ) -> None:
@@ -163,7 +168,10 @@ def list_plugins(
         raise UserError(f"cafe list {kind}: choose one of {', '.join(kinds)}")
     for name in kinds[kind].names():
         plugin = kinds[kind].find(name)
-        options = ", ".join(f"{key}={field.get_default()!r}" if not field.is_required() else f"{key} (needed)" for key, field in plugin.model_fields.items())
+        options = ", ".join(
+            f"{key}={field.get_default()!r}" if not field.is_required() else f"{key} (needed)"
+            for key, field in plugin.model_fields.items()
+        )
         print(f"{name:<16} {(plugin.__doc__ or '').strip().splitlines()[0]}")
         if options:
             print(f"{'':<16} options: {options}")

@@ -1,7 +1,11 @@
 """gRPC the way every party uses it: the same limits, keep-alive, health and reflection."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
+
+# gRPC's core logs what our errors already say in a sentence; it reads this once, when it is first imported.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -33,9 +37,7 @@ def open_channel(address: str) -> grpc.Channel:
 def add_health(server: Any, servicer: Any, services: Sequence[str]) -> None:
     """Put the standard health and reflection services beside the named ones, all of them serving."""
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    reflection.enable_server_reflection(
-        [*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server
-    )
+    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
 
 
 def statuses(services: Sequence[str]) -> list[tuple[str, Any]]:

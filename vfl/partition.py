@@ -38,7 +38,9 @@ class Box:
     def problem(self) -> str | None:
         """Return what is wrong with the box itself, if anything."""
         if not len(self.sample_shape) == len(self.start) == len(self.stop) or not self.sample_shape:
-            return f"has {len(self.start)} to {len(self.stop)} bounds for a sample of {len(self.sample_shape)} dimensions"
+            return (
+                f"has {len(self.start)} to {len(self.stop)} bounds for a sample of {len(self.sample_shape)} dimensions"
+            )
         for a, b, size in zip(self.start, self.stop, self.sample_shape, strict=True):
             if not 0 <= a < b <= size:
                 return f"covers {a}:{b} of a dimension of size {size}"

@@ -20,7 +20,7 @@ class Recovery:
     cells: tuple[tuple[int, ...], ...] = ()
     """Groups of samples that no batch tells apart: within one the order is arbitrary."""
     certificates: Tensor | None = None
-    """(samples, workers): how badly the recovery explains the gradients, relative; small is right, NaN is "nothing leaked"."""
+    """(samples, workers): how badly the recovery explains the gradients, relative; NaN where nothing leaked."""
     used: tuple[str, ...] = ("indices", "parameters", "gradients")
     """What the attack made use of."""
     notes: tuple[str, ...] = field(default=())

@@ -68,7 +68,11 @@ class Registry(Generic[P]):
         try:
             return plugin.model_validate(section.options)
         except ValidationError as error:
-            raise UserError(explain(error, self.kind)) from None
+            raise UserError(explain(error, self.kind, self._has(section.name, plugin))) from None
+
+    def _has(self, name: str, plugin: type[P]) -> str:
+        options = ", ".join(plugin.model_fields)
+        return f"{name} has the options {options}" if options else f"{name} has no options"
 
     def _import_builtins(self) -> None:
         for module in self._builtins:
@@ -103,13 +107,13 @@ class PluginSection(BaseModel):
         return dict(self.model_extra or {})
 
 
-def explain(error: ValidationError, where: str = "") -> str:
+def explain(error: ValidationError, where: str = "", instead: str = "") -> str:
     """Turn pydantic's findings into one sentence per bad key, with the key's full name first."""
     sentences = []
     for found in error.errors():
         key = ".".join(part for part in (where, *map(str, found["loc"])) if part) or "the file"
         if found["type"] == "extra_forbidden":
-            sentences.append(f"{key}: there is no such key")
+            sentences.append(f"{key}: there is no such key" + (f" ({instead})" if instead else ""))
         elif found["type"] == "missing":
             sentences.append(f"{key}: is missing")
         else:

@@ -1,7 +1,6 @@
 """A run's folder: `summary.json` and `recovered.npz`, written whole or not at all."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,24 @@ class Record:
     bytes_down: int = 0
     bytes_peer: int = 0
     bytes_raw: int = 0
+    """The tensors alone, without announcements and framing."""
+    ends: list[float] = field(default_factory=list)
+    """When each round ended, on the monotonic clock."""
+    memory: list[int] = field(default_factory=list)
+    """The coordinator's resident memory after each round, in bytes."""
+
+    @property
+    def rounds_per_second(self) -> float | None:
+        """Return the rate without the first tenth of the rounds, in which everybody warms up."""
+        first = len(self.ends) // 10
+        if len(self.ends) - first < 2:
+            return None
+        return (len(self.ends) - 1 - first) / (self.ends[-1] - self.ends[first])
+
+    @property
+    def memory_growth(self) -> int | None:
+        """Return by how many bytes the coordinator grew after the first tenth of the rounds."""
+        return self.memory[-1] - self.memory[len(self.memory) // 10] if self.memory else None
 
 
 def write_summary(
@@ -55,6 +72,11 @@ def write_summary(
             "total": record.seconds + attack_seconds,
             "federation": record.seconds,
             "attack": attack_seconds,
+        },
+        "rounds_per_second": record.rounds_per_second,
+        "coordinator_memory": {
+            "last": record.memory[-1] if record.memory else None,
+            "growth": record.memory_growth,
         },
         "bytes": {"up": record.bytes_up, "down": record.bytes_down, "peer": record.bytes_peer, "raw": record.bytes_raw},
         "train": {
@@ -119,7 +141,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + ".partial")
     write(partial)
-    os.replace(partial, path)
+    partial.replace(path)
 
 
 def _save_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -22,9 +22,13 @@ def verdict(summary: dict[str, Any]) -> str:
     """Say in one sentence what the coordinator learned."""
     attack, samples, rounds = summary["attack"], summary["samples"], summary["rounds"]
     if attack.get("share_30db") is not None:
-        return f"The coordinator rebuilt {round(attack['share_30db'] * samples)} of {samples} images (30 dB or better) from {rounds} rounds of gradients."
+        count = round(attack["share_30db"] * samples)
+        return (
+            f"The coordinator rebuilt {count} of {samples} images (30 dB or better) from {rounds} rounds of gradients."
+        )
     if attack.get("share_exact") is not None:
-        return f"The coordinator rebuilt {round(attack['share_exact'] * samples)} of {samples} rows exactly from {rounds} rounds of gradients."
+        count = round(attack["share_exact"] * samples)
+        return f"The coordinator rebuilt {count} of {samples} rows exactly from {rounds} rounds of gradients."
     if attack.get("representation_error") is not None:
         return (
             f"The coordinator knows what enters every worker's first fully connected layer, "
@@ -38,19 +42,33 @@ def verdict(summary: dict[str, Any]) -> str:
 def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     attack, train, seconds, size = summary["attack"], summary["train"], summary["seconds"], summary["bytes"]
     lines = [
-        ("federation", f"{summary['workers']} workers, {summary['samples']} samples, {summary['rounds']} rounds of {summary['batch_size']}, {seconds['federation']:.1f} s"),
+        (
+            "federation",
+            f"{summary['workers']} workers, {summary['samples']} samples, {summary['rounds']} rounds of "
+            f"{summary['batch_size']}, {seconds['federation']:.1f} s",
+        ),
         ("on the wire", f"{_size(size['up'])} up, {_size(size['down'])} down, {_size(size['peer'])} between workers"),
     ]
     if train["loss_first"] is not None:
         accuracy = "" if train["test_accuracy"] is None else f", test accuracy {train['test_accuracy']:.1%}"
-        lines.append(("loss", f"{train['loss_first']:.4f} in the first round, {train['loss_last']:.4f} in the last{accuracy}"))
+        lines.append(
+            ("loss", f"{train['loss_first']:.4f} in the first round, {train['loss_last']:.4f} in the last{accuracy}")
+        )
     if attack["used"]:
         lines.append(("attack", f"{attack['name']}, {seconds['attack']:.1f} s, used {', '.join(attack['used'])}"))
     if attack.get("psnr_mean") is not None:
-        lines.append(("PSNR", f"mean {attack['psnr_mean']:.1f} dB, median {attack['psnr_median']:.1f}, worst {attack['psnr_min']:.1f}; guessing the mean image: {attack['psnr_baseline']:.1f}"))
+        lines.append(
+            (
+                "PSNR",
+                f"mean {attack['psnr_mean']:.1f} dB, median {attack['psnr_median']:.1f}, "
+                f"worst {attack['psnr_min']:.1f}; guessing the mean image: {attack['psnr_baseline']:.1f}",
+            )
+        )
         lines.append(("SSIM", f"mean {attack['ssim_mean']:.4f}"))
     if attack.get("r2") is not None:
-        lines.append(("rows", f"{attack['share_exact']:.1%} exact to 1e-3 of the column's range, R2 {attack['r2']:.6f}"))
+        lines.append(
+            ("rows", f"{attack['share_exact']:.1%} exact to 1e-3 of the column's range, R2 {attack['r2']:.6f}")
+        )
     if attack.get("representation_error") is not None:
         lines.append(("inner layer", f"relative error {attack['representation_error']:.1e} (median)"))
     if attack.get("label_accuracy") is not None:

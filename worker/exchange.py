@@ -47,7 +47,9 @@ class Rendezvous:
         with self._changed:
             self._brought[worker] = _Brought(number, output)
             self._changed.notify_all()
-            self._wait(lambda: self._answers.get(worker, (0, None))[0] == number, timeout, f"the answer to round {number}")
+            self._wait(
+                lambda: self._answers.get(worker, (0, None))[0] == number, timeout, f"the answer to round {number}"
+            )
             return self._answers.pop(worker)[1]
 
     def gather(self, number: int, batch: int, timeout: float) -> dict[int, Tensor]:
@@ -61,7 +63,9 @@ class Rendezvous:
             outputs = {m: self._brought.pop(m).output for m in self.widths}
         for worker, output in outputs.items():
             if len(output) != batch:
-                raise RunFailedError(f"worker {worker} sent outputs for {len(output)} samples in round {number}, expected {batch}")
+                raise RunFailedError(
+                    f"worker {worker} sent outputs for {len(output)} samples in round {number}, expected {batch}"
+                )
         return outputs
 
     def answer(self, number: int, gradients: Mapping[int, Tensor | None]) -> None:
@@ -157,9 +161,13 @@ class Peer:
                 raise CodecError("the answer begins without a header")
             return read_bundle(first.header, answers).get("gradient")
         except grpc.RpcError as error:
-            raise RunFailedError(f"the exchange with the label holder at {self._address} failed in round {number}: {sentence(error)}") from None
+            raise RunFailedError(
+                f"the exchange with the label holder at {self._address} failed in round {number}: {sentence(error)}"
+            ) from None
         except CodecError as error:
-            raise RunFailedError(f"the label holder at {self._address} sent a broken answer in round {number}: {error}") from None
+            raise RunFailedError(
+                f"the label holder at {self._address} sent a broken answer in round {number}: {error}"
+            ) from None
 
     def close(self) -> None:
         """Hang up."""

@@ -2,7 +2,7 @@
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import grpc
 
@@ -26,7 +26,7 @@ class Link:
         self._over: RunFailedError | None = None
         self._ended = threading.Event()
         self._session = ""
-        self.on_failure = lambda _reason: None
+        self.on_failure: Callable[[str], None] = lambda _reason: None
 
     def wait_for_coordinator(self, timeout: float) -> None:
         """Wait until somebody answers at the coordinator's address."""
@@ -34,7 +34,8 @@ class Link:
             grpc.channel_ready_future(self._channel).result(timeout=timeout)
         except grpc.FutureTimeoutError:
             raise RunFailedError(
-                f"nobody answers at {self._address} after {timeout:g} s: is `cafe serve` running there, and the port open?"
+                f"nobody answers at {self._address} after {timeout:g} s: "
+                f"is `cafe serve` running there, and the port open?"
             ) from None
 
     def join(self, request: JoinRequest) -> None:
@@ -43,7 +44,9 @@ class Link:
         try:
             first = next(stream)
         except grpc.RpcError as error:
-            raise RunFailedError(f"the coordinator at {self._address} refused worker {self._worker}: {sentence(error)}") from None
+            raise RunFailedError(
+                f"the coordinator at {self._address} refused worker {self._worker}: {sentence(error)}"
+            ) from None
         self._session = first.welcome.session
         threading.Thread(target=self._listen, args=(stream,), daemon=True, name="orders").start()
 
@@ -80,7 +83,9 @@ class Link:
         """Leave the run."""
         self._channel.close()
 
-    def _upload_parts(self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int) -> Iterator[UploadPart]:
+    def _upload_parts(
+        self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int
+    ) -> Iterator[UploadPart]:
         header = UploadHeader(
             session=self._session,
             worker=self._worker,

@@ -116,7 +116,9 @@ class _Rounds:
 
     def _play(self, order: Round) -> None:
         if order.parameters_version != self._version:
-            raise RunFailedError(f"round {order.round} wants parameters {order.parameters_version}, here are {self._version}")
+            raise RunFailedError(
+                f"round {order.round} wants parameters {order.parameters_version}, here are {self._version}"
+            )
         indices = torch.tensor(list(order.indices), dtype=torch.int64)
         if order.purpose == Purpose.PURPOSE_EVALUATE:
             self._evaluate(order.round, indices)
@@ -189,4 +191,3 @@ def _join_request(data: WorkerData, options: WorkerOptions, address: str) -> Joi
         classes=data.classes,
         peer_address=address,
     )
-

@@ -5,11 +5,11 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
-FAINT = 1e-3
-"""Rows of the basis below this share of the longest are too noisy to be picked as rays."""
+ROW_OVER_NOISE = 100.0
+"""Rows of the basis below this many times the noise of an entry point nowhere in particular: never picked as rays."""
 
 
-def separate(basis: Tensor) -> Tensor | None:
+def separate(basis: Tensor, noise: float) -> Tensor | None:
     """Return the non-negative unit vectors (space, k) whose cone fills the subspace, or None where there is none.
 
     The rows of the basis are non-negative combinations of k unknown vectors, one per sample. A coordinate where
@@ -19,7 +19,7 @@ def separate(basis: Tensor) -> Tensor | None:
     if basis.shape[1] == 1:
         return basis * basis.sum(dim=0).sign()
     length = basis.norm(dim=1)
-    rows = basis[length > FAINT * length.max()]
+    rows = basis[length > ROW_OVER_NOISE * noise]
     inner = interior(rows)
     if inner is None:
         return None
@@ -27,7 +27,7 @@ def separate(basis: Tensor) -> Tensor | None:
     if rays is None:
         return None
     vectors = basis @ torch.linalg.inv(rays)
-    return torch.stack([sharpen_zeros(basis, vectors[:, a]) for a in range(vectors.shape[1])], dim=1)
+    return torch.stack([sharpen_zeros(basis, vectors[:, a], noise) for a in range(vectors.shape[1])], dim=1)
 
 
 def interior(rows: Tensor) -> Tensor | None:
@@ -65,20 +65,26 @@ def successive_projection(points: Tensor, k: int) -> Tensor | None:
     return points[picked]
 
 
-def sharpen_zeros(basis: Tensor, vector: Tensor, rounds: int = 3) -> Tensor:
-    """Return the unit vector of the subspace that is zero where `vector` nearly is, by least squares."""
+def sharpen_zeros(basis: Tensor, vector: Tensor, noise: float) -> Tensor:
+    """Return the unit vector of the subspace that is exactly zero where `vector` nearly is, by least squares.
+
+    What counts as nearly zero shrinks from a hundredth of the largest value to the noise: small true values
+    drop out on the way, and hundreds of zeros fix the vector better than the one row that it was found by.
+    """
     vector = _up(vector)
-    near = 1e-3 * float(vector.abs().max())
-    for _ in range(rounds):
-        zeros = vector.abs() < near
+    alive = basis.norm(dim=1) > ROW_OVER_NOISE * noise  # where no sample is active, zero says nothing
+    near = 1e-2 * float(vector.max())
+    while True:
+        zeros = alive & (vector.abs() < near)
         if int(zeros.sum()) < basis.shape[1]:
             return vector
         _, values, directions = torch.linalg.svd(basis[zeros], full_matrices=False)
-        if values[-2] < 10 * values[-1]:  # the zeros leave more than one vector: they decide nothing
-            return vector
+        if values[-2] < 10 * values[-1] or values[-2] < ROW_OVER_NOISE * noise:
+            return vector  # the zeros leave more than one vector, or none: they decide nothing
         vector = _up(basis @ directions[-1])
-        near = max(10.0 * float(vector[zeros].abs().median()), 1e-9)
-    return vector
+        if near <= 10 * noise:
+            return vector
+        near = max(near / 4, 10 * noise)
 
 
 def _up(vector: Tensor) -> Tensor:

@@ -37,7 +37,9 @@ class Npz(DataSet):
                 torch.tensor(arrays["x_test"], dtype=torch.float32) if tested else None,
             )
             names = tuple(map(str, arrays.get("feature_names", [])))
-            return self._data("table", (train, y), (test, y_test) if test is not None and y_test is not None else None, names, ids)
+            return self._data(
+                "table", (train, y), (test, y_test) if test is not None and y_test is not None else None, names, ids
+            )
         images = _images(x, path)
         held_out = (_images(arrays["x_test"], path), y_test) if y_test is not None else None
         return self._data("image", (images, y), held_out, (), ids)
@@ -57,7 +59,9 @@ def _read(path: Path) -> dict[str, np.ndarray]:
 
 def _labels(y: np.ndarray, path: Path) -> Tensor:
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
-        raise UserError(f"data.path: labels in {path} must be one whole number a sample, got {y.dtype} of shape {y.shape}")
+        raise UserError(
+            f"data.path: labels in {path} must be one whole number a sample, got {y.dtype} of shape {y.shape}"
+        )
     return torch.tensor(y.astype(np.int64))
 
 
@@ -66,7 +70,7 @@ def _images(x: np.ndarray, path: Path) -> Tensor:
     pixels = torch.tensor(x, dtype=torch.float32)
     if x.dtype == np.uint8:
         pixels /= 255
-    elif pixels.numel() and not (0 <= float(pixels.min()) and float(pixels.max()) <= 1):
+    elif pixels.numel() and not (float(pixels.min()) >= 0 and float(pixels.max()) <= 1):
         raise UserError(f"data.path: images in {path} must be uint8, or floats from 0 to 1")
     if pixels.dim() == 3:
         return pixels.unsqueeze(1)
@@ -74,4 +78,6 @@ def _images(x: np.ndarray, path: Path) -> Tensor:
         return pixels.permute(0, 3, 1, 2).contiguous()
     if pixels.dim() == 4 and pixels.shape[1] in (1, 3):
         return pixels
-    raise UserError(f"data.path: images in {path} have shape {tuple(x.shape)}, expected (N,H,W), (N,H,W,C) or (N,C,H,W)")
+    raise UserError(
+        f"data.path: images in {path} have shape {tuple(x.shape)}, expected (N,H,W), (N,H,W,C) or (N,C,H,W)"
+    )

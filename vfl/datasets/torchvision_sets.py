@@ -22,7 +22,7 @@ class TorchvisionSet(DataSet):
 
         root = data_path(self.path)
         try:
-            return tuple(getattr(vision, name)(root, train=train, download=self.download) for train in (True, False))  # type: ignore[return-value]
+            train, test = (getattr(vision, name)(root, train=part, download=self.download) for part in (True, False))
         except RuntimeError as error:
             raise UserError(
                 f"data: {name} is not complete under {root} ({str(error).splitlines()[0]}); point data.path or "
@@ -30,6 +30,7 @@ class TorchvisionSet(DataSet):
             ) from None
         except OSError as error:
             raise UserError(f"data: {name} could not be downloaded to {root}: {error}") from None
+        return train, test
 
 
 @datasets.register("mnist")

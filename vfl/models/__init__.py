@@ -61,5 +61,7 @@ def output_width(bottom: nn.Module, shape: Shape) -> int:
     with torch.no_grad():
         z = bottom(torch.zeros(1, *shape))
     if z.dim() != 2 or z.shape[0] != 1:
-        raise UserError(f"model: a bottom model must map (batch, …) to (batch, features), got {tuple(z.shape)} for one sample")
+        raise UserError(
+            f"model: a bottom model must map (batch, …) to (batch, features), got {tuple(z.shape)} for one sample"
+        )
     return int(z.shape[1])

@@ -1,0 +1,27 @@
+"""`exact`: with frozen parameters, steps I and II are linear algebra; two epochs of gradients give every sample away."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from attacker.exact.attack import ExactAttack
+from attacker.exact.choice import Method, choose
+from attacker.interface import Attack, AttackPlugin, attacks
+from attacker.inversion import InversionOptions
+from vfl.observation import Setting
+
+
+@attacks.register("exact")
+class Exact(AttackPlugin):
+    """Intersecting subspaces (this project) or least squares, then inversion: beyond Jin et al. 2021 (CAFE)."""
+
+    method: Method = Field("auto", description="how steps I and II are solved; auto goes by the room in the layers")
+    epochs: Literal[1] | None = Field(None, description="1: each sample from a single gradient, without the indices")
+    step_three: bool = Field(True, description="go on from the representations to the data")
+    inversion: InversionOptions = Field(InversionOptions(), description="the tunables of step III")
+
+    def start(self, setting: Setting) -> Attack:
+        """Begin, unless the schedule or the model cannot give the samples away."""
+        single = self.epochs == 1
+        choice = choose(setting, self.method, single)
+        return ExactAttack(setting, choice, single, self.inversion if self.step_three else None)

@@ -1,0 +1,182 @@
+"""The running attack: rounds in as they come, representations and labels out, then the data (step III)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from attacker.exact.cells import Cell, cells_of
+from attacker.exact.certificate import certify
+from attacker.exact.choice import Choice
+from attacker.exact.collect import Rounds
+from attacker.exact.labels import Joined, join_workers
+from attacker.exact.solve import Solved, solve
+from attacker.exact.squares import rank_one_residual
+from attacker.interface import Progress, Recovery
+from attacker.inversion import InversionOptions
+from attacker.least_squares import pseudo_inverse, representations
+from vfl.errors import UserError
+from vfl.models import build_bottom, build_top, output_width
+from vfl.observation import ModelTensors, Observation, Setting
+
+ALTERED = 1e-3
+"""A median certificate above this is not rounding: somebody changed the gradients."""
+
+
+class ExactAttack:
+    """Collects rounds, solves, inverts."""
+
+    def __init__(self, setting: Setting, choice: Choice, single: bool, inversion: InversionOptions | None) -> None:
+        self._setting, self._choice, self._single, self._inversion = setting, choice, single, inversion
+        self._rounds = Rounds(setting, choice, single)
+        self._parameters: ModelTensors | None = None
+        self._version = -1
+
+    def observe(self, observation: Observation) -> None:
+        """Reduce one round to what is needed of it."""
+        if self._parameters is None:
+            self._parameters, self._version = observation.parameters, observation.version
+        if observation.version != self._version:
+            raise UserError(
+                f"attack exact: the parameters changed before round {observation.round}; it needs frozen ones, "
+                "so set training.lr to 0 or use an attack that follows moving parameters (cafe list attacks)"
+            )
+        self._rounds.add(observation)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Steps I and II, then III."""
+        if self._parameters is None:
+            raise UserError("attack exact: no round was observed")
+        cells = cells_of(self._rounds.batches, self._setting.samples)
+        self._check(cells)
+        bottoms, top = self._models(self._parameters)
+        if self._choice.method == "least_squares":
+            solved, certificates = self._least_squares(progress)
+            cells = [Cell((n,), ()) for n in range(self._setting.samples)]
+        else:
+            solved, certificates = self._subspaces(cells, progress)
+        names = [layer.name for layer in self._choice.layers]
+        joined = join_workers(cells, solved, bottoms, names, [box.shape for box in self._setting.boxes], top)
+        certificates = torch.stack([c[order] for c, order in zip(certificates, joined.orders, strict=True)], dim=1)
+        certificates = torch.fmax(certificates, joined.misfits)
+        found = [own.h[order] for own, order in zip(solved, joined.orders, strict=True)]
+        slices = self._step_three(bottoms, found, progress)
+        return Recovery(
+            slices=slices,
+            representations=tuple(h.float() for h in found),
+            layers=tuple(names),
+            labels=joined.labels,
+            cells=tuple(cell.samples for cell in cells if len(cell.samples) > 1),
+            certificates=certificates,
+            used=("parameters", "gradients") if self._single else ("indices", "parameters", "gradients"),
+            notes=tuple(self._notes(cells, certificates, joined)),
+        )
+
+    def _subspaces(self, cells: Sequence[Cell], progress: Progress) -> tuple[list[Solved], list[Tensor]]:
+        solved, certificates = [], []
+        for worker, factors in enumerate(self._rounds.factors):
+            batches = self._rounds.batches
+            own = solve(cells, batches, factors, self._setting.samples)
+            solved.append(own)
+            certificates.append(certify(batches, factors, own.h, own.v))
+            progress("steps I and II", worker + 1, self._setting.workers)
+        return solved, certificates
+
+    def _least_squares(self, progress: Progress) -> tuple[list[Solved], list[Tensor]]:
+        inverse, rank = pseudo_inverse(self._rounds.batches, self._setting.samples)
+        if rank < self._setting.samples:
+            raise UserError(
+                f"attack exact by least squares: the {len(self._rounds.batches)} rounds determine {rank} of "
+                f"{self._setting.samples} samples; more rounds are needed"
+            )
+        solved, certificates = [], []
+        for worker, (sketch, kept) in enumerate(zip(self._rounds.sketches, self._rounds.sketched, strict=True)):
+            v = inverse @ torch.stack([bias for bias, _ in kept])
+            weight = torch.stack([product for _, product in kept])
+            h = representations(inverse, v, sketch, weight)
+            solved.append(Solved(h, torch.where(h[:, :1].isfinite(), v, torch.nan)))
+            certificates.append(rank_one_residual(inverse, v, sketch, weight, h))
+            progress("steps I and II", worker + 1, self._setting.workers)
+        return solved, certificates
+
+    def _step_three(
+        self, bottoms: list[nn.Module], found: list[Tensor], progress: Progress
+    ) -> tuple[Tensor, ...] | None:
+        """Return the slices: h itself where the layer sees the data, else by inverting the layers before it."""
+        slices = []
+        for worker, (layer, box, h) in enumerate(zip(self._choice.layers, self._setting.boxes, found, strict=True)):
+            if layer.sees_data:
+                slices.append(h.float().reshape(-1, *box.shape))
+            elif self._inversion is None:
+                return None
+            else:
+                slices.append(_invert(self._setting, self._inversion, worker, bottoms[worker], layer.name, h, progress))
+        return tuple(slices)
+
+    def _models(self, parameters: ModelTensors) -> tuple[list[nn.Module], nn.Module]:
+        setting = self._setting
+        bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
+        widths = [output_width(bottom, box.shape) for bottom, box in zip(bottoms, setting.boxes, strict=True)]
+        top = build_top(setting.model, widths, setting.classes, setting.seed)
+        for module, tensors in zip([*bottoms, top], [*parameters.bottoms, parameters.top], strict=True):
+            module.load_state_dict(dict(tensors), strict=False)
+        return bottoms, top
+
+    def _check(self, cells: Sequence[Cell]) -> None:
+        """Refuse rounds that leave samples undetermined."""
+        drawn = sum(len(cell.samples) for cell in cells)
+        if drawn < self._setting.samples:
+            missing = sorted(set(range(self._setting.samples)) - {n for cell in cells for n in cell.samples})
+            raise UserError(
+                f"attack exact: {len(missing)} of {self._setting.samples} samples were never drawn (sample {missing[0]} "
+                f"for one) in {len(self._rounds.batches)} rounds; more rounds are needed"
+            )
+        once = [n for cell in cells if len(cell.rounds) < 2 for n in cell.samples]
+        if once and not self._single and self._choice.method == "subspaces":
+            raise UserError(
+                f"attack exact: {len(once)} of {self._setting.samples} samples were drawn only once (sample {once[0]} "
+                f"for one) and each must be in two batches; more rounds are needed"
+            )
+
+    def _notes(self, cells: Sequence[Cell], certificates: Tensor, joined: Joined) -> list[str]:
+        notes = [f"Steps I and II by {self._choice.method.replace('_', ' ')}."]
+        several = [cell for cell in cells if len(cell.samples) > 1]
+        if several:
+            notes.append(
+                f"{sum(len(c.samples) for c in several)} samples are in {len(several)} cells that no batch parts."
+            )
+        lost = certificates.isnan()
+        if bool(lost.any()):
+            notes.append(f"Nothing leaked, or nothing could be parted, for {int(lost.sum())} of {lost.numel()} slices.")
+        typical = certificates.nanmedian()
+        altered = float(typical) > ALTERED or bool(typical.isnan()) or self._rounds.noisy
+        if altered:
+            notes.append("The gradients look altered: their residuals are far above rounding (a defence?).")
+        if not joined.matched:
+            notes.append("The top model is not affine, so candidates within cells were not matched across workers.")
+        return notes
+
+
+def _invert(
+    setting: Setting,
+    options: InversionOptions,
+    worker: int,
+    model: nn.Module,
+    layer: str,
+    h: Tensor,
+    progress: Progress,
+) -> Tensor:
+    """Return the slices with these representations; identical ones are inverted once."""
+    from attacker.inversion import invert
+
+    known = h.isfinite().all(dim=1).nonzero()[:, 0]
+    slices = torch.full((len(h), *setting.boxes[worker].shape), torch.nan)
+    if len(known) == 0:
+        return slices
+    distinct, which = h[known].float().unique(dim=0, return_inverse=True)
+    done = invert(
+        model.float(), layer, distinct, setting.boxes[worker].shape, seed=setting.seed, device=setting.device,
+        options=options, progress=lambda at, of: progress(f"step III, worker {worker}", at, of),
+    )  # fmt: skip
+    slices[known] = done.x.float().cpu()[which]
+    return slices

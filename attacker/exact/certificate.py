@@ -1,0 +1,47 @@
+"""How badly a recovered pair (h, v) explains the gradients of the rounds it took part in."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attacker.exact.factors import Factors
+
+
+def certify(batches: Sequence[Tensor], factors: Sequence[Factors], h: Tensor, v: Tensor) -> Tensor:
+    """Return each sample's worst relative residual over its rounds (samples,); NaN where h is unknown.
+
+    In a round the pair passes if the whole batch is explained, or if taking h v^T out of the gradient lowers its
+    rank by one. The second does not depend on the others, so a wrong sample does not spoil the right ones' certificates.
+    """
+    worst = torch.full((len(h),), -1.0, dtype=torch.float64)
+    known = h.isfinite().all(dim=1)
+    for batch, own in zip(batches, factors, strict=True):
+        here = batch[known[batch]]
+        if len(here) == 0:
+            continue
+        residual = torch.minimum(_rank_one(own, h[here], v[here]), _whole(own, batch, here, h, v))
+        worst[here] = torch.maximum(worst[here], residual)
+    worst[~known] = torch.nan
+    return worst
+
+
+def _rank_one(factors: Factors, h: Tensor, v: Tensor) -> Tensor:
+    """Return how far each pair is from a rank-one piece of the gradient: h and v in its spaces, and v^T G^+ h = 1."""
+    if factors.rank == 0:
+        return h.new_ones(len(h))
+    inside, outside = h @ factors.left, v @ factors.right
+    away_h = (h - inside @ factors.left.T).norm(dim=1) / h.norm(dim=1)
+    away_v = (v - outside @ factors.right.T).norm(dim=1) / v.norm(dim=1)
+    piece = ((inside / factors.sigma * outside).sum(dim=1) / factors.size - 1).abs()
+    both = torch.maximum(torch.maximum(away_h, away_v), piece)
+    # Identical slices that no batch parts have an h but no v of their own: only h can be held against the gradient
+    return torch.where(both.isnan(), away_h, both)
+
+
+def _whole(factors: Factors, batch: Tensor, here: Tensor, h: Tensor, v: Tensor) -> Tensor:
+    """Return what all the batch's pairs together leave unexplained, relative to each pair's own part."""
+    if len(here) < len(batch) or not bool(v[here].isfinite().all()):
+        return h.new_full((len(here),), torch.inf)
+    rest = (factors.left * factors.sigma) @ factors.right.T - h[here].T @ v[here] / factors.size
+    return rest.norm() * factors.size / (h[here].norm(dim=1) * v[here].norm(dim=1))

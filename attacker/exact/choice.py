@@ -1,0 +1,115 @@
+"""What the attack will do, decided before the first round: the layer at each worker and the method, or why none works."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from attacker.least_squares import undetermined
+from vfl.errors import UserError
+from vfl.models import build_bottom
+from vfl.models.layers import FullyConnected, fully_connected
+from vfl.observation import Setting
+
+Method = Literal["auto", "subspaces", "least_squares"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The method, and the layer that is attacked at each worker."""
+
+    method: Literal["subspaces", "least_squares"]
+    layers: tuple[FullyConnected, ...]
+
+
+def choose(setting: Setting, method: Method, single: bool) -> Choice:
+    """Decide, or raise UserError with everything that stands in the way."""
+    bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
+    problems = [*_moving(setting), *dict.fromkeys(problem for bottom in bottoms for problem in _model(bottom))]
+    if problems:
+        raise UserError("attack exact: " + "; ".join(problems))
+    layers = [
+        _with_bias(fully_connected(bottom, box.shape), worker)
+        for worker, (bottom, box) in enumerate(zip(bottoms, setting.boxes, strict=True))
+    ]
+    first = tuple(own[0] for own in layers)
+    roomy = [next((layer for layer in own if room(layer, setting.batch_size, single)), None) for own in layers]
+    no_subspaces = _no_subspaces(setting, layers, roomy, single)
+    no_squares = "it needs the batch indices of many rounds" if single else undetermined(setting)
+    in_first = all(layer is own[0] for layer, own in zip(roomy, layers, strict=True))
+    if method == "least_squares" or (method == "auto" and no_squares is None and (no_subspaces or not in_first)):
+        if no_squares:
+            raise UserError(f"attack exact by least squares: {no_squares}")
+        return Choice("least_squares", first)
+    if no_subspaces:
+        other = "" if method == "subspaces" or no_squares is None else f"; least squares: {no_squares}"
+        raise UserError(f"attack exact: {no_subspaces}{other}")
+    return Choice("subspaces", tuple(layer for layer in roomy if layer is not None))
+
+
+def room(layer: FullyConnected, batch_size: int, single: bool = False) -> bool:
+    """Tell whether a layer's gradients show the whole batch and keep two batches apart."""
+    fits = batch_size <= min(layer.inputs, layer.outputs)
+    return fits and (single or 2 * batch_size <= max(layer.inputs, layer.outputs))
+
+
+def _no_subspaces(
+    setting: Setting, layers: list[list[FullyConnected]], roomy: list[FullyConnected | None], single: bool
+) -> str | None:
+    """Return why subspaces cannot tell the samples apart, None if they can."""
+    n, k = setting.samples, setting.batch_size
+    cramped = [worker for worker, layer in enumerate(roomy) if layer is None]
+    if cramped:
+        own = layers[cramped[0]][0]
+        return (
+            f"batches of {k} do not fit worker {cramped[0]}'s fully connected layers (the first is {own.inputs} to "
+            f"{own.outputs}; both must hold a batch, the larger two)"
+        )
+    if single:
+        return None
+    if k >= n > 1:
+        return f"every batch holds all {n} samples, so nothing tells them apart; choose federation.batch_size below {n}"
+    per_epoch = math.ceil(n / k)
+    if setting.schedule != "uniform" and setting.rounds < 2 * per_epoch:
+        return (
+            f"{n} samples in batches of {k} need 2 epochs ({2 * per_epoch} rounds), the run has {setting.rounds} "
+            f"rounds; set federation.epochs to 2, or attack.epochs to 1 for what a single gradient shows"
+        )
+    return None
+
+
+def _moving(setting: Setting) -> list[str]:
+    if setting.frozen:
+        return []
+    return [
+        "the parameters move, and with them every sample's gradient: set training.lr to 0, "
+        "or use an attack that follows moving parameters (cafe list attacks)"
+    ]
+
+
+def _model(bottom: nn.Module) -> list[str]:
+    """Return what in a model makes a sample's gradient depend on more than the sample."""
+    problems = []
+    for module in bottom.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            problems.append(
+                "the model has batch norm in training mode, so a sample's gradient depends on its batch; "
+                "use a model without it or in eval mode"
+            )
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+            problems.append("the model has dropout, so a sample's gradient differs each time; use a model without it")
+    return problems
+
+
+def _with_bias(layers: list[FullyConnected], worker: int) -> list[FullyConnected]:
+    if not layers:
+        raise UserError(
+            f"attack exact: the model of worker {worker} has no fully connected layer, whose gradient it reads"
+        )
+    usable = [layer for layer in layers if layer.bias]
+    if not usable:
+        raise UserError(
+            f"attack exact: no fully connected layer of worker {worker} has a bias, whose gradient gives the lengths"
+        )
+    return usable

@@ -1,0 +1,64 @@
+"""What is kept of the rounds: per worker low-rank factors or sketches, and only as many rounds as tell more."""
+
+import torch
+from torch import Tensor
+
+from attacker.exact.choice import Choice
+from attacker.exact.factors import Factors, factorize
+from attacker.exact.squares import sketch_of
+from vfl.observation import Observation, Setting
+
+ENOUGH = 5
+"""Batches of each sample that are kept: more would sharpen nothing once they part all samples."""
+NOISY = 1e-4
+"""A gradient whose singular values beyond the batch exceed this share of the largest was not merely rounded."""
+
+
+class Rounds:
+    """The rounds so far, reduced."""
+
+    def __init__(self, setting: Setting, choice: Choice, single: bool) -> None:
+        self._choice, self._single = choice, single
+        self._drawn = torch.zeros(setting.samples, dtype=torch.long)
+        self._cell = torch.zeros(setting.samples, dtype=torch.long)
+        self.batches: list[Tensor] = []
+        self.factors: list[list[Factors]] = [[] for _ in choice.layers]
+        self.sketches = [sketch_of(setting.seed, m, layer.outputs) for m, layer in enumerate(choice.layers)]
+        self.sketched: list[list[tuple[Tensor, Tensor]]] = [[] for _ in choice.layers]
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the typical gradient has more than rounding beyond its rank."""
+        shares = [f.noise / float(f.sigma[0]) for own in self.factors for f in own if f.rank]
+        return bool(shares) and sorted(shares)[len(shares) // 2] > NOISY
+
+    def add(self, observation: Observation) -> None:
+        """Keep what a round adds."""
+        batch = observation.indices
+        if not self._wanted(batch):
+            return
+        self.batches.append(batch)
+        for worker, layer in enumerate(self._choice.layers):
+            gradients = observation.gradients.bottoms[worker]
+            weight, bias = gradients[f"{layer.name}.weight"], gradients[f"{layer.name}.bias"]
+            if self._choice.method == "subspaces":
+                self.factors[worker].append(factorize(weight, bias, len(batch)))
+            else:
+                product = self.sketches[worker] @ weight.detach().cpu().to(torch.float64)
+                self.sketched[worker].append((bias.detach().cpu().to(torch.float64), product))
+
+    def _wanted(self, batch: Tensor) -> bool:
+        """Tell whether a round says something new of any sample; with that, memory grows with the samples."""
+        if self._choice.method == "least_squares":
+            return len(self.batches) < 2 * len(self._drawn)
+        if self._single and bool((self._drawn[batch] > 0).any()):
+            return False
+        # Samples have been together in all their batches as long as they carry the same cell number
+        split = self._cell.clone()
+        split[batch] += int(self._cell.max()) + 1
+        split = split.unique(return_inverse=True)[1]
+        new = int(split.max()) > int(self._cell.max()) or bool((self._drawn[batch] < ENOUGH).any())
+        if new:
+            self._cell = split
+            self._drawn[batch] += 1
+        return new

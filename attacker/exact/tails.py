@@ -1,0 +1,76 @@
+"""The known layers after the attacked one: what a worker's h makes the label holder see, and what v says back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vfl.partition import Shape
+
+NEAR_ZERO = 1e-5
+"""Outputs of the layer this close to zero (relative to its largest): rounding decides whether ReLU passes them."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The rest of a worker's model at every sample's activation."""
+
+    z: Tensor
+    """(samples, width): the vector that the worker sends, NaN where h is unknown."""
+    jacobian: Tensor
+    """(samples, width, outputs): its derivative by the layer's outputs."""
+    sure: Tensor
+    """(samples, outputs): where the layer's output is so far from zero that its ReLU is beyond doubt."""
+
+
+def run_tail(model: nn.Module, layer: str, shape: Shape, h: Tensor) -> Tail:
+    """Run a bottom model from the layer's inputs h (samples, inputs) to its end, in float64."""
+    linear = model.get_submodule(layer)
+    assert isinstance(linear, nn.Linear)
+    known = h.isfinite().all(dim=1)
+    with torch.no_grad():
+        bias = 0.0 if linear.bias is None else linear.bias
+        outputs = h[known] @ linear.weight.T + bias
+    outputs.requires_grad_()
+    sent = _from(model, linear, shape, outputs)
+    width = sent.shape[1]
+    rows = [torch.autograd.grad(sent[:, i].sum(), outputs, retain_graph=i + 1 < width)[0] for i in range(width)]
+    z = h.new_full((len(h), width), torch.nan)
+    jacobian = h.new_full((len(h), width, outputs.shape[1]), torch.nan)
+    sure = torch.zeros(len(h), outputs.shape[1], dtype=torch.bool)
+    if bool(known.any()):
+        z[known] = sent.detach()
+        jacobian[known] = torch.stack(rows, dim=1)
+        sure[known] = outputs.detach().abs() > NEAR_ZERO * outputs.detach().abs().amax(dim=1, keepdim=True)
+    return Tail(z, jacobian, sure)
+
+
+def top_jacobian(top: nn.Module, widths: Sequence[int]) -> list[Tensor] | None:
+    """Return d logits / d z for each worker (classes, width) if the top model is affine, else None."""
+    total = sum(widths)
+    probe = torch.randn(2, total, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    jacobians = [torch.autograd.functional.jacobian(top, point[None])[0, :, 0] for point in probe]
+    if not torch.allclose(jacobians[0], jacobians[1], rtol=1e-9, atol=1e-12):
+        return None
+    return list(jacobians[0].split(list(widths), dim=1))
+
+
+def _from(model: nn.Module, layer: nn.Linear, shape: Shape, outputs: Tensor) -> Tensor:
+    """Return the model's output when the layer puts out `outputs`."""
+
+    def replace(_: nn.Module, __: tuple[Tensor, ...], ___: Tensor) -> Tensor:
+        return outputs
+
+    blank = torch.zeros(1, *shape, dtype=torch.float64)
+    handle = layer.register_forward_hook(replace)
+    try:
+        # What comes before the layer does not matter, so one blank slice stands for all of them
+        sent: Tensor = model(blank)
+        if sent.shape[0] != len(outputs):
+            sent = model(blank.expand(len(outputs), *shape))
+    except RuntimeError:  # a model that reads the batch size off its input
+        sent = model(blank.expand(len(outputs), *shape))
+    finally:
+        handle.remove()
+    return sent

@@ -1,0 +1,19 @@
+"""What can be tuned about the inversion of representations."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class InversionOptions(BaseModel):
+    """The tunables of step III; the defaults are measured on photographs, digits and faces."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tolerance: float = Field(1e-5, gt=0, description="relative residual at which a sample is finished (about 95 dB)")
+    attempts: int = Field(4, ge=1, description="searches per sample at most; only unfinished samples get another")
+    search_steps: int = Field(80, ge=1, description="Adam steps of the first search; later ones take longer")
+    learning_rate: float = Field(0.15, gt=0, description="of Adam, for data in [0, 1]")
+    smoothness: float = Field(0.03, ge=0, description="weight of the total variation at the start of a search")
+    sharpness: float = Field(4.0, gt=0, description="of the softened gradient of max-pooling at the start of a search")
+    noise: float = Field(0.05, ge=0, description="standard deviation of the start around grey")
+    polish_steps: int = Field(120, ge=0, description="quasi-Newton steps after a search at most")
+    chunk: int | None = Field(None, ge=1, description="samples worked on together; by default what suits the device")

@@ -1,0 +1,49 @@
+"""The search for the right basin: annealed Adam that starts smooth and soft and ends at the true problem."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacker.inversion.objective import Objective
+
+BETAS = (0.7, 0.9)
+
+
+@dataclass(frozen=True)
+class Anneal:
+    """How one search runs."""
+
+    steps: int
+    learning_rate: float
+    smoothness: float
+    sharpness: float
+
+
+def search(objective: Objective, x: Tensor, anneal: Anneal, tick: Callable[[], None]) -> Tensor:
+    """Return where annealed Adam gets to from x."""
+    mean, square = torch.zeros_like(x), torch.zeros_like(x)
+    for step in range(anneal.steps):
+        tick()
+        left = 1 - step / anneal.steps
+        x = x.detach().requires_grad_()
+        loss = objective.errors(x, anneal.sharpness / left).square().sum()
+        loss = loss + anneal.smoothness * left**2 * total_variation(x).sum()
+        (gradient,) = torch.autograd.grad(loss, x)
+        mean.lerp_(gradient, 1 - BETAS[0])
+        square.lerp_(gradient.square(), 1 - BETAS[1])
+        rate = anneal.learning_rate * (1 + math.cos(math.pi * (1 - left))) / 2
+        direction = (mean / (1 - BETAS[0] ** (step + 1))) / ((square / (1 - BETAS[1] ** (step + 1))).sqrt() + 1e-12)
+        x = x.detach() - rate * direction
+    return x.detach()
+
+
+def total_variation(x: Tensor) -> Tensor:
+    """Return each image's mean absolute difference of neighbours; zero for tables, whose columns have no order."""
+    if x.dim() != 4:
+        return x.new_zeros(len(x))
+    across = (x[..., 1:] - x[..., :-1]).abs().flatten(1)
+    down = (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1)
+    return across.sum(1) / max(1, across.shape[1]) + down.sum(1) / max(1, down.shape[1])

@@ -1,0 +1,149 @@
+import pickle
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from vfl.datasets import datasets
+from vfl.errors import UserError
+from vfl.pictures import put_together
+from vfl.registry import PluginSection
+
+
+def load(**section):
+    return datasets.build(PluginSection(**section)).load()
+
+
+def test_photos_can_be_put_together_again():
+    data = load(name="photos", samples=120)
+    assert data.x.shape == (120, 3, 32, 32)
+    assert data.classes == 2
+    assert data.y.bincount().tolist() == [60, 60]
+    china, flower = (put_together(mosaic, data.x) for mosaic in data.mosaics)
+    assert china.shape == flower.shape == (3, 6 * 32, 10 * 32)
+    # Neighbouring tiles meet without a step: the jump across a tile's border is like any other.
+    jumps = (china[:, :, 1:] - china[:, :, :-1]).abs().mean((0, 1))
+    at_borders = jumps[31::32].mean()
+    assert at_borders < 2 * jumps.mean()
+    assert (china - flower).abs().mean() > 0.1
+
+
+def test_digits_and_breast_cancer_have_test_samples():
+    digits = load(name="digits", samples=50, test_samples=20)
+    assert digits.x.shape == (50, 1, 8, 8)
+    assert len(digits.x_test) == 20
+    table = load(name="breast_cancer")
+    assert table.x.shape == (469, 30)
+    assert len(table.columns) == 30
+    assert torch.allclose(table.x.mean(0), torch.zeros(30), atol=1e-4)
+    assert torch.allclose(table.x.std(0), torch.ones(30), atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(5, 6, 7), (5, 6, 7, 3), (5, 3, 6, 7)])
+def test_npz_takes_images_in_the_usual_layouts(tmp_path, shape):
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", x_train=pixels, y_train=np.arange(5) % 2)
+    data = load(name="npz", path=str(tmp_path / "a.npz"))
+    channels = 1 if len(shape) == 3 else 3
+    assert data.x.shape == (5, channels, 6, 7)
+    expected = pixels[2, 3, 4] if len(shape) == 3 else pixels[2, 3, 4, 0] if shape[3] == 3 else pixels[2, 0, 3, 4]
+    assert data.x[2, 0, 3, 4] == pytest.approx(expected / 255)
+    assert data.x_test is None
+
+
+def test_npz_table_with_x_and_y_and_ids(tmp_path, monkeypatch):
+    x = np.random.default_rng(0).normal(5, 3, (20, 4))
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(20) % 3, ids=np.array([f"p{i}" for i in range(20)]))
+    monkeypatch.setenv("CAFE_DATA", str(tmp_path))
+    data = load(name="npz", path="t.npz", samples=10)
+    assert data.kind == "table"
+    assert data.classes == 3
+    assert data.ids[:2] == ("p0", "p1")
+
+
+class Boom:
+    def __reduce__(self):
+        return (print, ("code from a pickle ran",))
+
+
+def test_npz_never_runs_pickles(tmp_path, capsys):
+    np.savez(tmp_path / "evil.npz", x=np.array([Boom()], dtype=object), y=np.arange(1))
+    with pytest.raises(UserError, match="without pickles"):
+        load(name="npz", path=str(tmp_path / "evil.npz"))
+    assert "ran" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"x": np.zeros((3, 4))}, "has no array y"),
+        ({"x": np.zeros((3, 4)), "y": np.zeros(2, int)}, "3 samples and 2 labels"),
+        ({"x": np.zeros((3, 4)), "y": np.zeros(3)}, "one whole number a sample"),
+        ({"x": np.full((3, 4, 4), 7.0), "y": np.zeros(3, int)}, "floats from 0 to 1"),
+        ({"x": np.zeros((3, 4)), "y": np.array([0, -1, 1])}, "numbers from 0 up"),
+    ],
+)
+def test_bad_npz_files_get_a_sentence(tmp_path, arrays, words):
+    np.savez(tmp_path / "bad.npz", **arrays)
+    with pytest.raises(UserError, match=words):
+        load(name="npz", path=str(tmp_path / "bad.npz"))
+
+
+def test_files_that_are_no_archives(tmp_path):
+    (tmp_path / "text.npz").write_text("hello")
+    for name, words in (("text.npz", "cannot be read"), ("nowhere.npz", "there is no file")):
+        with pytest.raises(UserError, match=words):
+            load(name="npz", path=str(tmp_path / name))
+
+
+def test_asking_for_too_much():
+    with pytest.raises(UserError, match=r"data\.samples: 2000 asked for, the data set has 1500"):
+        load(name="digits", samples=2000)
+    with pytest.raises(UserError, match="no test samples"):
+        load(name="photos", test_samples=5)
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def test_mnist_reads_the_files_as_torchvision_lays_them_out(tmp_path, monkeypatch):
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    for part, count in (("train", 12), ("t10k", 7)):
+        images = random.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        (raw / f"{part}-images-idx3-ubyte").write_bytes(idx(images))
+        (raw / f"{part}-labels-idx1-ubyte").write_bytes(idx(np.arange(count, dtype=np.uint8) % 10))
+    monkeypatch.setenv("CAFE_DATA", str(tmp_path))
+    data = load(name="mnist", samples=10)
+    assert data.x.shape == (10, 1, 28, 28)
+    assert data.x_test.shape == (7, 1, 28, 28)
+    assert data.y.tolist() == list(range(10))
+
+
+def test_cifar10_reads_the_files_as_torchvision_lays_them_out(tmp_path, monkeypatch):
+    import vfl.torchvision_ops  # noqa: F401
+    from torchvision.datasets import CIFAR10  # isort: skip
+
+    folder = tmp_path / CIFAR10.base_folder
+    folder.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 3 * 32 * 32), dtype=np.uint8)
+    for name in [*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]:
+        (folder / name).write_bytes(pickle.dumps({"data": pixels, "labels": [3, 1]}))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(i) for i in range(10)]}))
+    # torchvision compares the files with the checksums of the real ones, which these small ones cannot have
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda path, md5=None: True)
+    data = load(name="cifar10", path=str(tmp_path))
+    assert data.x.shape == (10, 3, 32, 32)
+    assert data.x_test.shape == (2, 3, 32, 32)
+    assert data.x[0, 2, 1, 5] == pytest.approx(pixels[0].reshape(3, 32, 32)[2, 1, 5] / 255)
+
+
+def test_a_data_set_that_is_not_on_disk_says_how_to_get_it(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"CAFE_DATA.*download"):
+        load(name="mnist", path=str(tmp_path))
+    monkeypatch.delenv("CAFE_DATA", raising=False)
+    with pytest.raises(UserError, match=r"data\.path: is missing"):
+        load(name="cifar10")

@@ -1,0 +1,50 @@
+import numpy as np
+import pytest
+import torch
+
+from vfl.metrics import exact_rows, psnr, r2, ssim
+from vfl.referee import best_order, score_images
+
+
+def test_psnr_is_the_closed_form_clipped_and_capped():
+    truth = torch.rand(3, 3, 16, 16)
+    x = truth.clone()
+    x[1] = (truth[1] * 0.5 + 0.2).clamp(0, 1)
+    x[2] = 5.0  # clipped to 1
+    values = psnr(x, truth)
+    assert values[0] == 100
+    assert values[1] == pytest.approx(-10 * np.log10(float((x[1] - truth[1]).square().mean())), abs=1e-4)
+    assert values[2] == pytest.approx(-10 * np.log10(float((1 - truth[2]).square().mean())), abs=1e-4)
+
+
+def test_ssim_of_small_images_is_defined():
+    truth = torch.rand(2, 1, 8, 8)
+    assert torch.allclose(ssim(truth, truth), torch.ones(2))
+    assert (ssim(torch.rand(2, 1, 8, 8), truth) < 0.9).all()
+
+
+def test_the_baseline_is_the_mean_image():
+    truth = torch.rand(5, 1, 16, 16)
+    guess = truth.mean(0, keepdim=True).expand_as(truth)
+    scores = score_images(guess, truth)
+    assert scores["psnr_mean"] == pytest.approx(scores["psnr_baseline"])
+    assert scores["share_30db"] == 0
+
+
+def test_rows_of_a_table():
+    truth = torch.tensor([[0.0, 10.0], [1.0, 20.0], [2.0, 40.0]])
+    x = truth.clone()
+    x[0, 0] += 0.0019
+    x[1, 1] += 0.04
+    assert exact_rows(x, truth).tolist() == [True, False, True]
+    assert r2(truth, truth).tolist() == [1, 1]
+    assert r2(truth.mean(0).expand_as(truth), truth).tolist() == [0, 0]
+
+
+def test_a_cell_is_scored_under_its_best_assignment():
+    truth = torch.rand(5, 1, 4, 4)
+    shuffled = truth[torch.tensor([0, 3, 2, 1, 4])]
+    cell = torch.tensor([0, 1, 2, 1, 4])
+    assert torch.equal(shuffled[best_order(shuffled, truth, cell)], truth)
+    alone = torch.arange(5)
+    assert torch.equal(best_order(shuffled, truth, alone), alone)
