@@ -31,7 +31,9 @@ class AttackPlugin(Plugin):
         raise NotImplementedError
 
 
-attacks: Registry[AttackPlugin] = Registry("attack", "cafe.attacks", ["attacker.none", "attacker.least_squares", "attacker.exact"])
+attacks: Registry[AttackPlugin] = Registry(
+    "attack", "cafe.attacks", ["attacker.none", "attacker.least_squares", "attacker.exact"]
+)
 
 
 def silent(step: str, done: int, total: int) -> None:

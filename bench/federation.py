@@ -3,6 +3,8 @@
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -55,9 +57,11 @@ def bench_federation(out: Path | None, short: bool) -> None:
     data = _data()
     results = [_measure(case, data) for case in cases]
     memory = _memory(data, rounds=max(20, int(500 * scale)))
-    _print(results, memory)
+    startup = _startup(data)
+    _print(results, memory, startup)
     if out is not None:
-        out.write_text(json.dumps({"cases": results, "memory": memory}, indent=1) + "\n", encoding="utf-8")
+        numbers = {"cases": results, "memory": memory, "startup_seconds": startup}
+        out.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
 
 
 def _measure(case: Case, data: Data) -> dict[str, Any]:
@@ -120,6 +124,19 @@ def _memory(data: Data, rounds: int) -> dict[str, Any]:
     return {"rounds": rounds, **summary["coordinator_memory"]}
 
 
+def _startup(data: Data) -> dict[str, float]:
+    """Return how long a federation of one round takes from start to end, beside importing torch and gRPC once."""
+    seconds = {}
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch, grpc"], check=True)
+    seconds["import torch and gRPC in one process"] = time.monotonic() - began
+    for workers in (4, 16):
+        began = time.monotonic()
+        _federation(Case(workers, 0.0, 1, 1), data)
+        seconds[f"{workers} workers, one round"] = time.monotonic() - began
+    return seconds
+
+
 def _config(case: Case) -> RunConfig:
     return RunConfig(
         data=PluginSection(name="none"),
@@ -141,7 +158,7 @@ def _loopback_bytes() -> int:
     return counters.bytes_sent if counters else 0
 
 
-def _print(results: list[dict[str, Any]], memory: dict[str, Any]) -> None:
+def _print(results: list[dict[str, Any]], memory: dict[str, Any], startup: dict[str, float]) -> None:
     table = Table("CIFAR-10 shapes, K = 40", "one process", "federation", "ratio", "bytes / raw", "on loopback / raw")
     for result in results:
         table.add_row(
@@ -158,3 +175,5 @@ def _print(results: list[dict[str, Any]], memory: dict[str, Any]) -> None:
         f"The coordinator's memory after {memory['rounds']} rounds: {memory['last'] / 1e6:.0f} MB, "
         f"{memory['growth'] / 1e6:+.1f} MB since a tenth of them."
     )
+    for what, seconds in startup.items():
+        console.print(f"From start to end, {what}: {seconds:.1f} s")

@@ -4,14 +4,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-# gRPC's core logs what our errors already say in a sentence; it reads this once, when it is first imported.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from protos.codec import MESSAGE_LIMIT_BYTES
+
+# gRPC's core logs what our errors already say in a sentence; it reads this when the first channel or server is made.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 PROTOCOL_VERSION = 1
 

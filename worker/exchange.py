@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import grpc
@@ -35,6 +35,7 @@ class Rendezvous:
         self.run_id = ""
         self.widths: dict[int, int] = {}
         self.bytes = 0
+        """What was exchanged so far, in both directions."""
 
     def open(self, run_id: str, widths: Mapping[int, int]) -> None:
         """Let the peers of a run in: their numbers and the length of their outputs."""
@@ -48,7 +49,9 @@ class Rendezvous:
             self._brought[worker] = _Brought(number, output)
             self._changed.notify_all()
             self._wait(
-                lambda: self._answers.get(worker, (0, None))[0] == number, timeout, f"the answer to round {number}"
+                lambda: self._answers.get(worker, (0, None))[0] == number,
+                timeout,
+                lambda: f"the answer to round {number}",
             )
             return self._answers.pop(worker)[1]
 
@@ -74,6 +77,11 @@ class Rendezvous:
             self._answers.update({worker: (number, gradient) for worker, gradient in gradients.items()})
             self._changed.notify_all()
 
+    def count(self, part: SwapPart) -> None:
+        """Add a message to the bytes exchanged."""
+        with self._changed:
+            self.bytes += part.ByteSize()
+
     def fail(self, reason: str) -> None:
         """Wake everybody who waits: the run is over."""
         with self._changed:
@@ -83,16 +91,16 @@ class Rendezvous:
     def wait_open(self, timeout: float) -> None:
         """Wait until the label holder itself has been told to start."""
         with self._changed:
-            self._wait(lambda: bool(self.run_id), timeout, "the run's start")
+            self._wait(lambda: bool(self.run_id), timeout, lambda: "the run's start")
 
-    def _wait(self, ready, timeout: float, what) -> None:  # type: ignore[no-untyped-def]
+    def _wait(self, ready: Callable[[], bool], timeout: float, what: Callable[[], str]) -> None:
         deadline = time.monotonic() + timeout
         while not ready():
             if self._failure:
                 raise RunFailedError(self._failure)
             left = deadline - time.monotonic()
             if left <= 0:
-                raise RunFailedError(f"no sign of {what() if callable(what) else what} for {timeout:g} s")
+                raise RunFailedError(f"no sign of {what()} for {timeout:g} s")
             self._changed.wait(left)
 
 
@@ -118,7 +126,7 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
             context.abort(grpc.StatusCode.ABORTED, str(error))
         tensors = {} if gradient is None else {"gradient": gradient}
         for part in swap_parts(self._rendezvous.run_id, header.worker, header.round, tensors):
-            self._rendezvous.bytes += part.ByteSize()
+            self._rendezvous.count(part)
             yield part
 
     def _receive(self, parts: Iterator[SwapPart]) -> tuple[SwapHeader, Tensor]:
@@ -131,16 +139,13 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
             raise CodecError("this exchange belongs to another run")
         if header.worker not in self._rendezvous.widths:
             raise CodecError(f"worker {header.worker} is no peer of this label holder")
-        tensors = read_bundle(header, parts, self._count(first))
+        self._rendezvous.count(first)
+        tensors = read_bundle(header, parts, self._rendezvous.count)
         output = tensors.get("output")
         width = self._rendezvous.widths[header.worker]
         if output is None or output.dim() != 2 or output.shape[1] != width or not output.is_floating_point():
             raise CodecError(f"worker {header.worker} must send one tensor `output` of shape (batch, {width})")
         return header, output
-
-    def _count(self, first: SwapPart) -> "Rendezvous":
-        self._rendezvous.bytes += first.ByteSize()
-        return self._rendezvous
 
 
 class Peer:
@@ -181,13 +186,14 @@ def swap_parts(run_id: str, worker: int, number: int, tensors: Mapping[str, Tens
         yield SwapPart(chunk=chunk)
 
 
-def read_bundle(header: SwapHeader, parts: Iterator[SwapPart], counter: Rendezvous | None = None) -> dict[str, Tensor]:
+def read_bundle(
+    header: SwapHeader, parts: Iterator[SwapPart], count: Callable[[SwapPart], None] = lambda _part: None
+) -> dict[str, Tensor]:
     """Read the tensors that a header announces."""
     assembler = Assembler(header.bundle, OUTPUT_LIMIT_BYTES)
     for part in parts:
         if part.WhichOneof("part") != "chunk":
             raise CodecError("only chunks follow the header")
-        if counter is not None:
-            counter.bytes += part.ByteSize()
+        count(part)
         assembler.add(part.chunk)
     return assembler.finish()

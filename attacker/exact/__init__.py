@@ -1,4 +1,4 @@
-"""`exact`: with frozen parameters, steps I and II are linear algebra; two epochs of gradients give every sample away."""
+"""`exact`: with frozen parameters steps I and II are linear algebra, and two epochs give every sample away."""
 
 from typing import Literal
 

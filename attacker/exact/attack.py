@@ -57,8 +57,8 @@ class ExactAttack:
             solved, certificates = self._subspaces(cells, progress)
         names = [layer.name for layer in self._choice.layers]
         joined = join_workers(cells, solved, bottoms, names, [box.shape for box in self._setting.boxes], top)
-        certificates = torch.stack([c[order] for c, order in zip(certificates, joined.orders, strict=True)], dim=1)
-        certificates = torch.fmax(certificates, joined.misfits)
+        certificate = torch.stack([c[order] for c, order in zip(certificates, joined.orders, strict=True)], dim=1)
+        certificate = torch.fmax(certificate, joined.misfits)
         found = [own.h[order] for own, order in zip(solved, joined.orders, strict=True)]
         slices = self._step_three(bottoms, found, progress)
         return Recovery(
@@ -67,9 +67,9 @@ class ExactAttack:
             layers=tuple(names),
             labels=joined.labels,
             cells=tuple(cell.samples for cell in cells if len(cell.samples) > 1),
-            certificates=certificates,
+            certificates=certificate,
             used=("parameters", "gradients") if self._single else ("indices", "parameters", "gradients"),
-            notes=tuple(self._notes(cells, certificates, joined)),
+            notes=tuple(self._notes(cells, certificate, joined)),
         )
 
     def _subspaces(self, cells: Sequence[Cell], progress: Progress) -> tuple[list[Solved], list[Tensor]]:
@@ -128,8 +128,8 @@ class ExactAttack:
         if drawn < self._setting.samples:
             missing = sorted(set(range(self._setting.samples)) - {n for cell in cells for n in cell.samples})
             raise UserError(
-                f"attack exact: {len(missing)} of {self._setting.samples} samples were never drawn (sample {missing[0]} "
-                f"for one) in {len(self._rounds.batches)} rounds; more rounds are needed"
+                f"attack exact: {len(missing)} of {self._setting.samples} samples were never drawn (sample "
+                f"{missing[0]} for one) in {len(self._rounds.batches)} rounds; more rounds are needed"
             )
         once = [n for cell in cells if len(cell.rounds) < 2 for n in cell.samples]
         if once and not self._single and self._choice.method == "subspaces":

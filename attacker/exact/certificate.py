@@ -12,7 +12,7 @@ def certify(batches: Sequence[Tensor], factors: Sequence[Factors], h: Tensor, v:
     """Return each sample's worst relative residual over its rounds (samples,); NaN where h is unknown.
 
     In a round the pair passes if the whole batch is explained, or if taking h v^T out of the gradient lowers its
-    rank by one. The second does not depend on the others, so a wrong sample does not spoil the right ones' certificates.
+    rank by one. The second does not depend on the others: a wrong sample spoils no certificate but its own.
     """
     worst = torch.full((len(h),), -1.0, dtype=torch.float64)
     known = h.isfinite().all(dim=1)
@@ -44,4 +44,5 @@ def _whole(factors: Factors, batch: Tensor, here: Tensor, h: Tensor, v: Tensor) 
     if len(here) < len(batch) or not bool(v[here].isfinite().all()):
         return h.new_full((len(here),), torch.inf)
     rest = (factors.left * factors.sigma) @ factors.right.T - h[here].T @ v[here] / factors.size
-    return rest.norm() * factors.size / (h[here].norm(dim=1) * v[here].norm(dim=1))
+    unexplained: Tensor = rest.norm() * factors.size / (h[here].norm(dim=1) * v[here].norm(dim=1))
+    return unexplained

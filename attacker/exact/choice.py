@@ -1,4 +1,4 @@
-"""What the attack will do, decided before the first round: the layer at each worker and the method, or why none works."""
+"""What the attack will do, decided before the first round: the layer at each worker, the method, or why none works."""
 
 import math
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ def separate(basis: Tensor, noise: float) -> Tensor | None:
     finds the rays, the zeros of each sample then sharpen them.
     """
     if basis.shape[1] == 1:
-        return basis * basis.sum(dim=0).sign()
+        return _up(basis[:, 0])[:, None]
     length = basis.norm(dim=1)
     rows = basis[length > ROW_OVER_NOISE * noise]
     inner = interior(rows)

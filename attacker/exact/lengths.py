@@ -11,7 +11,7 @@ from attacker.exact.factors import Factors
 from attacker.exact.subspaces import inputs_side
 
 SLACK = 1e-5
-"""How far from a batch's subspace a direction may lie beyond rounding: what earlier steps left in the direction itself."""
+"""How far beyond rounding a direction may lie from a batch's subspace: the error that earlier steps left in it."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Pairs:
     inverse: Tensor
     """(directions,): 1 / |h|, NaN where unknown."""
     sums: tuple[Tensor, ...]
-    """For each batch (k, outputs): the v, summed over the samples that have the direction, as `Parts.numbers` lists them."""
+    """For each batch (k, outputs), in the order of `Parts.numbers`: the v, summed over the samples with the direction."""
 
 
 def take_apart(factors: Factors, directions: Directions, batch: Tensor) -> Parts:
@@ -97,7 +97,8 @@ def own_v(direction: int, rounds: Sequence[int], parts: Sequence[Parts], pairs: 
     if not left:
         return v
     answer = torch.linalg.lstsq(torch.cat(left), torch.cat(right)[:, None], rcond=1e-9, driver="gelsd").solution[:, 0]
-    return v + basis @ answer
+    whole: Tensor = v + basis @ answer
+    return whole
 
 
 def _inverse_lengths(rows: Tensor, factors: Factors, hidden: Tensor) -> tuple[Tensor, Tensor]:

@@ -56,7 +56,7 @@ def equations(tail: Tail, v: Tensor, top: Tensor) -> Equations:
 
 
 def match(cells: Sequence[Cell], workers: Sequence[Equations]) -> list[Tensor]:
-    """Return for each worker the order of samples (a permutation within cells) that puts candidates of one sample together."""
+    """Return for each worker the order of samples, permuted within cells, that puts one sample's candidates together."""
     orders = [torch.arange(len(worker.b)) for worker in workers]
     for cell in cells:
         if len(cell.samples) == 1:
@@ -94,7 +94,7 @@ def _residuals(a: Tensor, b: Tensor, candidates: Equations) -> Tensor:
     both = torch.cat([a[:, None].expand(-1, count, -1, -1), candidates.a[None].expand(slots, -1, -1, -1)], dim=2)
     right = torch.cat([b[:, None].expand(-1, count, -1), candidates.b[None].expand(slots, -1, -1)], dim=2)
     u = torch.linalg.pinv(both, rtol=1e-9) @ right[..., None]
-    cost = ((both @ u)[..., 0] - right).norm(dim=2)
+    cost: Tensor = ((both @ u)[..., 0] - right).norm(dim=2)
     cost[:, candidates.misfit.isnan()] = UNKNOWN_COST
     return cost
 

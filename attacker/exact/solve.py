@@ -65,7 +65,7 @@ def sample_v(cells: Sequence[Cell], directions: Directions, parts: Sequence[Part
 def _part_sharers(
     v: Tensor, direction: int, members: list[int], rounds: list[tuple[int, ...]], parts: Sequence[Parts], pairs: Pairs
 ) -> None:
-    """Write the v of samples with one direction, as far as their batches part them: each batch gives the sum of its own."""
+    """Write the v of samples with one direction, as far as their batches part them: each gives the sum of its own."""
     times = [t for t in sorted({t for own in rounds for t in own}) if direction in parts[t].numbers]
     if not times:
         return

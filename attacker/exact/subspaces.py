@@ -10,7 +10,7 @@ from attacker.exact.cells import Cell
 from attacker.exact.factors import Factors
 
 MARGIN = 8.0
-"""How many times the angle that rounding explains still counts as zero: true meetings measure below 1, others thousands."""
+"""How many times the angle that rounding explains counts as zero: true meetings measure below 1, others thousands."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Side:
     def blur(self, coordinates: Tensor) -> Tensor:
         """Return the angle by which rounding may have moved unit vectors, given by their coordinates (rank, n)."""
         # x = G w, so the error of x is the error of G times |w|: weak singular directions are uncertain
-        return self.noise * (coordinates / self.sigma[:, None]).norm(dim=0)
+        angle: Tensor = self.noise * (coordinates / self.sigma[:, None]).norm(dim=0)
+        return angle
 
     def distance(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return how far unit vectors (space, n) are from the subspace, and the blur that explains."""
@@ -49,7 +50,7 @@ def outputs_side(factors: Factors) -> Side:
 
 
 def common(sides: Sequence[Side], product: Callable[[int, int], Tensor] | None = None) -> Tensor:
-    """Return an orthonormal basis (space, k) of what the subspaces have in common; product(i, j) is basis_i^T basis_j."""
+    """Return an orthonormal basis (space, k) of what subspaces have in common; product(i, j) is basis_i^T basis_j."""
     product = product or (lambda i, j: sides[i].basis.T @ sides[j].basis)
     if any(len(side.sigma) == 0 for side in sides):
         return sides[0].basis.new_zeros(len(sides[0].basis), 0)
@@ -67,7 +68,8 @@ def common(sides: Sequence[Side], product: Callable[[int, int], Tensor] | None =
     for i, overlap in zip(others, overlaps, strict=True):
         blur += sides[i].blur(overlap.T @ coordinates).square()
     inside = angle <= MARGIN * blur.sqrt() + 1e-7
-    return sides[base].basis @ coordinates[:, inside]
+    shared: Tensor = sides[base].basis @ coordinates[:, inside]
+    return shared
 
 
 def cell_subspaces(cells: Sequence[Cell], sides: Sequence[Side]) -> list[Tensor]:
@@ -89,7 +91,8 @@ def sharpen(vectors: Tensor, sides: Sequence[Side]) -> Tensor:
         mine = best == number
         basis = sides[number].basis
         sharp[:, mine] = basis @ (basis.T @ vectors[:, mine])
-    return sharp / sharp.norm(dim=0)
+    unit: Tensor = sharp / sharp.norm(dim=0)
+    return unit
 
 
 class _Products:

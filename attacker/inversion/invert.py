@@ -17,6 +17,11 @@ CHUNKS = {"cpu": 32, "cuda": 512}
 """What fits the caches of a processor, and what fills a graphics card."""
 
 
+SAME = 1e-5
+"""Mean square difference below which two attempts have found the same."""
+WARM = None
+
+
 @dataclass(frozen=True)
 class Inversion:
     """The data found, (samples, *shape) in [0, 1], and |h(x) - h| / |h| of each; NaN where the target was."""
@@ -55,40 +60,48 @@ def invert(
 
 @dataclass
 class _Work:
+    """The samples' attempts: which are open, and the best of each."""
+
     objective: Objective
     start: Callable[[int, int], Tensor]
     options: InversionOptions
     progress: Callable[[int, int], None]
-    done: float = 0.0
 
     def run(self, samples: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return the best of each sample's attempts and its residual."""
         best = torch.full((samples, *shape), 0.5)
         residual = torch.full((samples,), torch.inf)
-        self.total = samples
-        size = self.options.chunk or CHUNKS[self.objective.targets.device.type]
+        undecided = torch.arange(samples)
+        size = self.options.chunk or CHUNKS.get(self.objective.targets.device.type, CHUNKS["cpu"])
         for attempt in range(self.options.attempts):
-            open_ = (residual > self.options.tolerance).nonzero().flatten()
-            for chunk in open_.split(size):
-                x, found = self._attempt(chunk, attempt)
+            left = []
+            for chunk in undecided.split(size) if len(undecided) else ():
+                x, found = self._attempt(chunk, attempt, best[chunk])
+                # the same minimum twice: the target itself is off by that much, and no attempt will do better
+                again = (x - best[chunk]).flatten(1).square().mean(1) < SAME
                 better = found < residual[chunk]
                 best[chunk[better]], residual[chunk[better]] = x[better], found[better]
-        self.progress(samples, samples)
+                left.append(chunk[(residual[chunk] > self.options.acceptable) & ~again])
+            undecided = torch.cat(left) if left else undecided
         return best, residual
 
-    def _attempt(self, chunk: Tensor, attempt: int) -> tuple[Tensor, Tensor]:
+    def _attempt(self, chunk: Tensor, attempt: int, best: Tensor) -> tuple[Tensor, Tensor]:
         options = self.options
         objective = self.objective.rows(chunk.to(self.objective.targets.device))
-        x = torch.stack([self.start(int(sample), attempt) for sample in chunk]).to(objective.targets.device)
-        anneal = Anneal(
-            options.search_steps * (attempt + 1), options.learning_rate, options.smoothness, options.sharpness
-        )
-        x = search(objective, x, anneal, self._tick)
-        x = polish(objective, x, options.polish_steps, options.tolerance, self._tick).clamp(0, 1)
-        return x.cpu(), objective.residuals(x).cpu()
+        if attempt and WARM:
+            x = best + WARM["noise"]*torch.stack([self.start(int(sample), attempt)-.5 for sample in chunk])
+            anneal = Anneal(WARM["steps"], WARM["lr"], WARM["w"], WARM["s"])
+        else:
+            x = torch.stack([self.start(int(sample), attempt) for sample in chunk])
+            anneal = Anneal(
+                options.search_steps * (attempt + 1), options.learning_rate, options.smoothness, options.sharpness
+            )
+        x = search(objective, x.to(objective.targets.device), anneal, self._tick)
+        x, residual = polish(objective, x, options, self._tick)
+        return x.cpu(), residual.cpu()
 
     def _tick(self) -> None:
-        self.progress(0, self.total)
+        self.progress(0, len(self.objective.targets))
 
 
 def _start(seed: int, sample: int, attempt: int, shape: tuple[int, ...], noise: float) -> Tensor:

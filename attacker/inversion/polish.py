@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attacker.inversion.objective import Objective
+from attacker.inversion.options import InversionOptions
 
 SHARPNESS = 200.0
 """Nearly the true gradient: just soft enough to pass the kinks where two cells of a window are level."""
@@ -16,27 +17,40 @@ STUCK = 0.9
 """A sample whose residual fell by less than this factor since the last look but one is in a wrong basin."""
 
 
-def polish(objective: Objective, x: Tensor, steps: int, tolerance: float, tick: Callable[[], None]) -> Tensor:
-    """Return x moved to a minimum of each sample's residual; finished and stuck samples are dropped on the way."""
-    best = x.clone()
+def polish(
+    objective: Objective, x: Tensor, options: InversionOptions, tick: Callable[[], None]
+) -> tuple[Tensor, Tensor]:
+    """Return x in [0, 1] at a minimum of each sample's residual, and that; finished and stuck samples are dropped."""
+    best, residual = x.clamp(0, 1), torch.full((len(x),), torch.inf, device=x.device)
     index = torch.arange(len(x), device=x.device)
     state = _State.at(objective, x)
-    looks = [torch.full_like(state.loss, torch.inf)] * 2
-    for step in range(steps):
-        tick()
-        if step and step % LOOK_EVERY == 0:
-            going = (state.loss.sqrt() > tolerance) & (state.loss < STUCK**2 * looks[-2])
-            best[index] = state.x
-            looks = [looks[-1], state.loss]
+    before = [torch.full_like(state.loss, torch.inf)] * 2
+    for step in range(options.polish_steps + 1):
+        if step % LOOK_EVERY == 0 or step == options.polish_steps:
+            best[index], residual[index] = feasible(objective, state.x, options.levels)
+            going = (residual[index] > options.tolerance) & (state.loss < STUCK**2 * before[0])
+            before = [before[1], state.loss]
+            if not going.any() or step == options.polish_steps:
+                break
             if not going.all():
                 keep = going.nonzero().flatten()
-                index, objective, looks = index[keep], objective.rows(keep), [look[keep] for look in looks]
-                state = state.rows(keep)
-            if not len(index):
-                return best
+                index, objective, state = index[keep], objective.rows(keep), state.rows(keep)
+                before = [loss[keep] for loss in before]
+        tick()
         state = state.step(objective)
-    best[index] = state.x
-    return best
+    return best, residual
+
+
+def feasible(objective: Objective, x: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """Return x in [0, 1] and its residual: rounded to the values that a pixel can have where that explains h better."""
+    x = x.clamp(0, 1)
+    residual = objective.residuals(x)
+    if not levels:
+        return x, residual
+    rounded = (x * (levels - 1)).round() / (levels - 1)
+    exact = objective.residuals(rounded)
+    better = exact < residual
+    return torch.where(_wide(better, x), rounded, x), torch.where(better, exact, residual)
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,9 @@ def soft_max_pool2d(
          slice(j * dilate[1], j * dilate[1] + (pooled.shape[-1] - 1) * steps[1] + 1, steps[1]))
         for i in range(kernel[0]) for j in range(kernel[1])
     ]  # fmt: skip
-    # relative to each sample's own spread: the same sharpness means the same for any layer, model and chunk
-    spread = input.detach().flatten(1).std(1, correction=0).clamp_min(1e-12).view(-1, 1, 1, 1)
-    soft: Tensor = _SoftMaxPool.apply(padded, pooled, sharpness / spread, cells)  # type: ignore[no-untyped-call]
+    # relative to each sample's own values: the same sharpness means the same for any layer, model and chunk
+    typical = pooled.flatten(1).norm(dim=1).clamp_min(1e-12).view(-1, 1, 1, 1) / pooled[0].numel() ** 0.5
+    soft: Tensor = _SoftMaxPool.apply(padded, pooled, sharpness / typical, cells)  # type: ignore[no-untyped-call]
     return soft
 
 
@@ -65,13 +65,13 @@ class _SoftMaxPool(torch.autograd.Function):
         weights.sub_(pooled).mul_(sharpness).exp_()
         weights.div_(weights.sum(0))
         ctx.save_for_backward(weights)
-        ctx.cells, ctx.padded_shape = cells, padded.shape
+        ctx.cells, ctx.layout = cells, (padded.shape, padded.stride())
         return pooled.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (weights,) = ctx.saved_tensors
-        spread = grads[0].new_zeros(ctx.padded_shape)
+        spread = torch.empty_strided(*ctx.layout, dtype=weights.dtype, device=weights.device).zero_()
         for cell, weight in zip(ctx.cells, weights, strict=True):
             spread[cell] += weight * grads[0]
         return spread, None, None, None

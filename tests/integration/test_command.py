@@ -124,26 +124,18 @@ def test_ctrl_c_stops_everything_and_keeps_what_is_done(config, tmp_path):
     assert len(list(Transcript(out / "transcript"))) >= 3
 
 
-def roles(tag: str, out: Path) -> dict[str, psutil.Process]:
-    """The processes of a run by what they do: connections tell the coordinator (it listens for all) from the workers."""
-    children = [
-        process for process in ours(tag) if any(c.status == psutil.CONN_LISTEN for c in process.net_connections())
-    ]
-    counted = {
-        process: sum(c.status == psutil.CONN_ESTABLISHED for c in process.net_connections()) for process in children
-    }
-    coordinator = min(children, key=lambda process: process.create_time())
-    return {
-        "coordinator": coordinator,
-        "worker": max((p for p in counted if p != coordinator), key=lambda p: p.create_time()),
-    }
+def role(name: str, tag: str) -> psutil.Process:
+    """A process of a run by what it does: of those that listen, the coordinator started first."""
+    listening = [p for p in ours(tag) if any(c.status == psutil.CONN_LISTEN for c in p.net_connections())]
+    oldest, *others = sorted(listening, key=lambda process: process.create_time())
+    return oldest if name == "coordinator" else others[-1]
 
 
-@pytest.mark.parametrize("role", ["worker", "coordinator"])
-def test_when_a_process_is_killed_the_run_ends_with_a_sentence_and_nothing_is_left(config, tmp_path, role):
+@pytest.mark.parametrize("name", ["worker", "coordinator"])
+def test_when_a_process_is_killed_the_run_ends_with_a_sentence_and_nothing_is_left(config, tmp_path, name):
     out = tmp_path / "out"
-    process = long_run(config, out, tag := f"kill-{role}-{os.getpid()}")
-    roles(tag, out)[role].kill()
+    process = long_run(config, out, tag := f"kill-{name}-{os.getpid()}")
+    role(name, tag).kill()
     _, words = process.communicate(timeout=90)
     assert process.returncode == 1
     assert re.search(r"cafe: (worker \d left in round \d+|the coordinator ended without a word)", words), words

@@ -1,4 +1,4 @@
-"""Raw protocol messages against a real coordinator: bad ones are refused with a sentence, good ones pass, nothing hangs."""
+"""Raw protocol messages against a real coordinator: bad ones are refused with a sentence, nothing hangs."""
 
 import re
 import subprocess

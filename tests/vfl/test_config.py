@@ -58,7 +58,7 @@ def test_a_bad_file_is_named(tmp_path, text, words):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match="nowhere.yaml cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"nowhere\.yaml cannot be read: No such file"):
         load_config(tmp_path / "nowhere.yaml")
 
 

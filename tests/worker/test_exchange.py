@@ -1,0 +1,101 @@
+"""The exchange between workers over a real socket."""
+
+import threading
+from concurrent import futures
+
+import grpc
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from protos import worker_pb2_grpc
+from tests.support import small_config
+from vfl.errors import RunFailedError
+from worker.exchange import Peer, Rendezvous, swap_parts
+from worker.main import WorkerOptions, _start_server
+
+
+@pytest.fixture
+def label_holder():
+    rendezvous = Rendezvous()
+    server, port = _start_server(small_config(), WorkerOptions(worker=0, coordinator=""), rendezvous)
+    rendezvous.open("run", {1: 3, 2: 2})
+    yield rendezvous, f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+def test_peers_bring_outputs_and_get_their_own_gradients_back(label_holder):
+    rendezvous, address = label_holder
+    outputs = {1: torch.randn(5, 3), 2: torch.randn(5, 2)}
+    peers = {worker: Peer(address, "run", worker, 30) for worker in outputs}
+    with futures.ThreadPoolExecutor() as pool:
+        waiting = {worker: pool.submit(peer.swap, 1, outputs[worker]) for worker, peer in peers.items()}
+        gathered = rendezvous.gather(1, 5, 30)
+        assert all(torch.equal(gathered[worker], output) for worker, output in outputs.items())
+        rendezvous.answer(1, {worker: 2 * output for worker, output in outputs.items()})
+        for worker, answer in waiting.items():
+            assert torch.equal(answer.result(30), 2 * outputs[worker])
+    assert rendezvous.bytes > 2 * 5 * 5 * 4
+
+
+@pytest.mark.parametrize(
+    ("run_id", "worker", "tensors", "words"),
+    [
+        ("other", 1, {"output": torch.zeros(5, 3)}, "belongs to another run"),
+        ("run", 0, {"output": torch.zeros(5, 3)}, "worker 0 is no peer"),
+        ("run", 1, {"output": torch.zeros(5, 4)}, r"of shape \(batch, 3\)"),
+        ("run", 1, {"something": torch.zeros(5, 3)}, r"of shape \(batch, 3\)"),
+        ("run", 1, {"output": torch.zeros(5, 3, dtype=torch.int64)}, r"of shape \(batch, 3\)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_a_sentence(label_holder, run_id, worker, tensors, words):
+    _, address = label_holder
+    with grpc.insecure_channel(address) as channel:
+        answers = worker_pb2_grpc.ExchangeStub(channel).Swap(swap_parts(run_id, worker, 1, tensors), timeout=30)
+        with pytest.raises(grpc.RpcError, match=words) as caught:
+            next(answers)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_outputs_for_another_number_of_samples_end_the_run(label_holder):
+    rendezvous, address = label_holder
+
+    def bring(worker, width):
+        with pytest.raises(RunFailedError):
+            Peer(address, "run", worker, 30).swap(1, torch.zeros(4, width))
+
+    threads = [threading.Thread(target=bring, args=pair) for pair in ((1, 3), (2, 2))]
+    for thread in threads:
+        thread.start()
+    with pytest.raises(RunFailedError, match="sent outputs for 4 samples in round 1, expected 5"):
+        rendezvous.gather(1, 5, 30)
+    rendezvous.fail("over")
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def test_a_failure_wakes_everybody_who_waits(label_holder):
+    rendezvous, address = label_holder
+    threading.Timer(0.2, rendezvous.fail, ["worker 2 left"]).start()
+    with pytest.raises(RunFailedError, match="worker 2 left"):
+        rendezvous.gather(1, 5, 30)
+    with pytest.raises(RunFailedError, match="round 1: worker 2 left"):
+        Peer(address, "run", 1, 30).swap(1, torch.zeros(5, 3))
+
+
+def test_a_peer_that_never_comes_is_named():
+    rendezvous = Rendezvous()
+    rendezvous.open("run", {1: 3, 2: 2})
+    with pytest.raises(RunFailedError, match=r"no sign of the outputs of workers \[1, 2\] for round 7 for 0.1 s"):
+        rendezvous.gather(7, 5, 0.1)
+
+
+def test_only_the_label_holder_exchanges_and_every_worker_is_healthy():
+    server, port = _start_server(small_config(), WorkerOptions(worker=3, coordinator=""), Rendezvous())
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        with pytest.raises(grpc.RpcError, match="worker 3 is not the label holder"):
+            next(worker_pb2_grpc.ExchangeStub(channel).Swap(iter([]), timeout=30))
+        checked = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
+        assert checked.status == health_pb2.HealthCheckResponse.SERVING
+    server.stop(None).wait()
