@@ -99,7 +99,7 @@ def undetermined(setting: Setting) -> str | None:
     n, k = setting.samples, setting.batch_size
     if k >= n > 1:
         return f"every batch holds all {n} samples, so nothing tells them apart; choose federation.batch_size below {n}"
-    if setting.schedule != "epochs":
+    if setting.schedule == "uniform":
         return None if setting.rounds >= n else f"{n} samples need at least {n} rounds, the run has {setting.rounds}"
     batches = math.ceil(n / k)
     epochs = setting.rounds / batches

@@ -1,5 +1,6 @@
 """Which samples make up each round's batch."""
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -7,10 +8,13 @@ from torch import Tensor
 
 from vfl.seeds import generator
 
+CANDIDATES = 64
+"""How many ways to divide an epoch the orthogonal schedule looks at."""
+
 
 def batches(schedule: str, samples: int, batch_size: int, rounds: int, seed: int) -> Iterator[Tensor]:
     """Draw the batch indices of so many rounds."""
-    draw = {"epochs": _epochs, "uniform": _uniform}[schedule]
+    draw = {"epochs": _epochs, "uniform": _uniform, "orthogonal": _orthogonal}[schedule]
     yield from draw(samples, min(batch_size, samples), rounds, seed)
 
 
@@ -31,3 +35,39 @@ def _uniform(samples: int, batch_size: int, rounds: int, seed: int) -> Iterator[
     random = generator(seed, "schedule")
     for _ in range(rounds):
         yield torch.randperm(samples, generator=random)[:batch_size]
+
+
+def _orthogonal(samples: int, batch_size: int, rounds: int, seed: int) -> Iterator[Tensor]:
+    """Epochs of batches that share as few samples as possible: what a coordinator that wants to know would choose.
+
+    The samples, shuffled once, fill a table of B rows (the first epoch's batches) and K columns. The second epoch takes
+    the diagonals: two samples of one batch differ in their columns, so they are apart as soon as there are as many rows
+    as columns (N >= K^2). Where there are fewer, each later epoch takes, of many diagonals and a few permutations, the
+    one that leaves the fewest pairs of samples together in all their batches.
+    """
+    random = generator(seed, "schedule")
+    shuffled = torch.randperm(samples, generator=random)
+    rows = -(-samples // batch_size)
+    place = torch.arange(samples)
+    row, column = place // batch_size, place % batch_size
+    cell = torch.zeros(samples, dtype=torch.int64)
+    drawn = 0
+    for epoch in itertools.count():
+        batch = row
+        if epoch > 0:
+            slopes = [(epoch % rows, 0), *torch.randint(rows, (CANDIDATES, 2), generator=random).tolist()]
+            candidates = [(row + s * (column % rows) + t * (column // rows)) % rows for s, t in slopes]
+            candidates += [row[torch.randperm(samples, generator=random)] for _ in range(CANDIDATES // 4)]
+            batch = min(candidates, key=lambda candidate: _pairs(cell * rows + candidate))
+        cell = torch.unique(cell * rows + batch, return_inverse=True)[1]
+        for number in torch.randperm(rows, generator=random).tolist():
+            if drawn == rounds:
+                return
+            yield shuffled[batch == number]
+            drawn += 1
+
+
+def _pairs(cell: Tensor) -> int:
+    """Count the pairs of samples in the same cell."""
+    counts = torch.unique(cell, return_counts=True)[1]
+    return int((counts * (counts - 1)).sum()) // 2

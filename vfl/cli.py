@@ -179,16 +179,25 @@ def list_plugins(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="federation")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="federation, or attack")],
     out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="attack: an .npz file of images instead of the photographs.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
 ) -> None:
-    """Measure: ratios side by side in one run."""
-    if name != "federation":
-        raise UserError(f"cafe bench {name}: choose one of federation")
-    from bench.federation import bench_federation
+    """Measure: the federation's wire, or what the attack `exact` costs."""
+    if name == "federation":
+        from bench.federation import bench_federation
 
-    bench_federation(out, short)
+        bench_federation(out, short)
+    elif name == "attack":
+        from bench.attack import bench_attack
+
+        bench_attack(data, epochs, out, short)
+    else:
+        raise UserError(f"cafe bench {name}: choose one of federation, attack")
 
 
 def main() -> None:

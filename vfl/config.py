@@ -23,7 +23,7 @@ class FederationConfig(Section):
     batch_size: int = Field(ge=1)
     epochs: int | None = Field(None, ge=1)
     rounds: int | None = Field(None, ge=1)
-    schedule: Literal["epochs", "uniform"] = "epochs"
+    schedule: Literal["epochs", "uniform", "orthogonal"] = "epochs"
     label_holder: int = Field(0, ge=0)
     slices: tuple[str, ...] | None = None
     join_timeout: float = Field(120.0, gt=0)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 
@@ -25,3 +26,10 @@ class Recovery:
     """What the attack made use of."""
     notes: tuple[str, ...] = field(default=())
     """Sentences for the report."""
+
+    def cell_of(self, samples: int) -> Tensor:
+        """Return for each sample the first sample of its cell."""
+        cell = torch.arange(samples)
+        for members in self.cells:
+            cell[list(members)] = min(members)
+        return cell

@@ -124,10 +124,7 @@ def write_recovery(out: Path, setting: Setting, recovery: Recovery) -> None:
         arrays["labels"] = recovery.labels.numpy()
     if recovery.certificates is not None:
         arrays["certificates"] = recovery.certificates.numpy()
-    cell = np.arange(setting.samples)
-    for members in recovery.cells:
-        cell[list(members)] = min(members)
-    arrays["cell"] = cell
+    arrays["cell"] = recovery.cell_of(setting.samples).numpy()
     save_arrays(out / "recovered.npz", arrays)
 
 

@@ -10,6 +10,7 @@ from attacker.exact.cells import Cell
 from attacker.exact.matching import Equations, common_u, equations, match
 from attacker.exact.solve import Solved
 from attacker.exact.tails import Tail, run_tail, top_jacobian
+from attacker.exact.tuples import MISMATCH, Forward, rearrange
 from vfl.partition import Shape
 
 
@@ -48,16 +49,52 @@ def join_workers(
         return Joined(identity, torch.full((count,), -1), nothing, False)
     apart = [equations(tail, own.v, jacobian) for tail, own, jacobian in zip(tails, solved, tops, strict=True)]
     orders = match(cells, apart)
+    for cell in cells:
+        if len(cell.samples) > 1:
+            _check_forward(torch.tensor(cell.samples), orders, apart, tails, top)
     together = [worker.take(order) for worker, order in zip(apart, orders, strict=True)]
     u, _, _ = common_u(together)
-    labels = _labels(u, together, [_reorder(tail, order) for tail, order in zip(tails, orders, strict=True)], top)
+    labels = _labels(u, together, [tail.z[order] for tail, order in zip(tails, orders, strict=True)], top)
     misfits = torch.stack([worker.misfit for worker in together], dim=1)
     several = torch.tensor([n for cell in cells if len(cell.samples) > 1 for n in cell.samples], dtype=torch.long)
-    for m, worker in enumerate(together):
-        # Only in a cell of several may workers be matched wrongly: then their equations for u disagree
-        away = ((worker.a[several] @ u[several, :, None])[:, :, 0] - worker.b[several]).norm(dim=1)
-        misfits[several, m] = torch.maximum(misfits[several, m], away)
+    # Only in a cell of several may workers be matched wrongly: then their equations for u disagree
+    misfits[several] = torch.maximum(misfits[several], _disagreement([worker.take(several) for worker in together]))
     return Joined(tuple(orders), labels, misfits, True)
+
+
+def _check_forward(
+    slots: Tensor, orders: Sequence[Tensor], apart: Sequence[Equations], tails: Sequence[Tail], top: nn.Module
+) -> None:
+    """Put a cell's candidates in another order where running them forward contradicts the present one."""
+    z = [tail.z[order[slots]] for tail, order in zip(tails, orders, strict=True)]
+    if not all(bool(part.isfinite().all()) for part in z):
+        return
+    own = [worker.take(order[slots]) for worker, order in zip(apart, orders, strict=True)]
+    choice = rearrange(Forward(z, own, top), len(slots), len(own))
+    for m, order in enumerate(orders):
+        order[slots] = order[slots][choice[:, m]]
+
+
+def _disagreement(workers: Sequence[Equations]) -> Tensor:
+    """Return (samples, workers) how far each is from the u that all have in common; one that is alone in it takes the blame."""
+    away = _away(workers, common_u(workers)[0])
+    odd = (away.nan_to_num(0.0).amax(dim=1) > MISMATCH).nonzero()[:, 0]
+    if len(workers) < 3 or len(odd) == 0:
+        return away
+    own = [worker.take(odd) for worker in workers]
+    without = torch.stack([_away(own, common_u(own[:m] + own[m + 1 :])[0]) for m in range(len(own))])
+    rest = without.nan_to_num(0.0).clone()
+    rest.diagonal(dim1=0, dim2=2).zero_()
+    blamed = rest.square().sum(dim=2).argmin(dim=0)  # the worker without which the others agree best
+    away[odd] = without[blamed, torch.arange(len(odd))]
+    return away
+
+
+def _away(workers: Sequence[Equations], u: Tensor) -> Tensor:
+    rows = [(worker.a @ u[:, :, None])[:, :, 0] - worker.b for worker in workers]
+    away = torch.stack([row.norm(dim=1) for row in rows], dim=1)
+    away[~torch.stack([worker.misfit.isfinite() for worker in workers], dim=1)] = torch.nan
+    return away
 
 
 def _labels(u: Tensor, workers: Sequence[Equations], z: Sequence[Tensor], top: nn.Module) -> Tensor:
@@ -66,16 +103,6 @@ def _labels(u: Tensor, workers: Sequence[Equations], z: Sequence[Tensor], top: n
     labels = torch.where(informed, u.argmin(dim=1), -1)
     full = torch.stack([part.isfinite().all(dim=1) for part in z]).all(dim=0) & informed
     if bool(full.any()):
-        with torch.no_grad():
-            p = torch.softmax(top(torch.cat([part[full] for part in z], dim=1)), dim=1)
-        guesses = p[:, None] - torch.eye(p.shape[1], dtype=p.dtype)  # (samples, labels, classes)
-        cost = p.new_zeros(len(p), p.shape[1])
-        for worker in workers:
-            left = guesses @ worker.a[full].transpose(1, 2) - worker.b[full, None]
-            cost += left.square().sum(dim=2)
-        labels[full] = cost.argmin(dim=1)
+        forward = Forward([part[full] for part in z], [worker.take(full) for worker in workers], top)
+        labels[full] = forward.best(torch.arange(int(full.sum()))[:, None].expand(-1, len(workers)))[1]
     return labels
-
-
-def _reorder(tail: Tail, order: Tensor) -> Tensor:
-    return tail.z[order]

@@ -89,7 +89,7 @@ class _Work:
         options = self.options
         objective = self.objective.rows(chunk.to(self.objective.targets.device))
         if attempt and WARM:
-            x = best + WARM["noise"]*torch.stack([self.start(int(sample), attempt)-.5 for sample in chunk])
+            x = best + WARM["noise"] * torch.stack([self.start(int(sample), attempt) - 0.5 for sample in chunk])
             anneal = Anneal(WARM["steps"], WARM["lr"], WARM["w"], WARM["s"])
         else:
             x = torch.stack([self.start(int(sample), attempt) for sample in chunk])

@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from server.schedule import batches
@@ -28,3 +29,34 @@ def test_the_seed_decides():
 
     assert torch.equal(draw(4), draw(4))
     assert not torch.equal(draw(4), draw(5))
+
+
+def together_in_all(drawn, samples, epochs):
+    """How many pairs of samples share every one of their batches."""
+    of = torch.zeros(samples, epochs, dtype=torch.long)
+    per_epoch = len(drawn) // epochs
+    for number, batch in enumerate(drawn):
+        of[batch, number // per_epoch] = number
+    counts = torch.unique(of, dim=0, return_counts=True)[1]
+    return int((counts * (counts - 1)).sum()) // 2
+
+
+@pytest.mark.parametrize(("samples", "size"), [(25, 5), (90, 9), (100, 10), (64, 7), (101, 9)])
+def test_orthogonal_epochs_tell_all_samples_apart_in_two_where_there_is_room(samples, size):
+    rounds = 2 * -(-samples // size)
+    drawn = list(batches("orthogonal", samples, size, rounds, seed=5))
+    assert len(drawn) == rounds
+    for epoch in (drawn[: rounds // 2], drawn[rounds // 2 :]):
+        assert sorted(torch.cat(epoch).tolist()) == list(range(samples))
+    assert max(map(len, drawn)) <= size
+    assert together_in_all(drawn, samples, epochs=2) == 0
+
+
+@pytest.mark.parametrize(("samples", "size", "epochs"), [(800, 40, 2), (800, 40, 3), (120, 24, 3), (800, 100, 4)])
+def test_orthogonal_epochs_leave_fewer_together_than_random_ones_where_there_is_none(samples, size, epochs):
+    rounds = epochs * samples // size
+
+    def together(schedule):
+        return together_in_all(list(batches(schedule, samples, size, rounds, seed=0)), samples, epochs)
+
+    assert together("orthogonal") < together("epochs")

@@ -69,5 +69,5 @@ def test_changes_make_sections_that_are_not_there():
 
 
 def test_every_example_config_is_valid():
-    for path in (Path(__file__).parents[2] / "configs").glob("*.yaml"):
+    for path in (Path(__file__).parents[2] / "configs").rglob("*.yaml"):
         assert load_config(path).federation.workers >= 1

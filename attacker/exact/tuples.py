@@ -1,0 +1,79 @@
+"""Candidates of several workers checked together: run forward, they must predict the very p - y that came back.
+
+Sharper than comparing equations for u, which leave much open when ReLU has cut off most of a worker's outputs;
+possible once a sample's h is known at all workers.
+"""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import torch
+from torch import Tensor, nn
+
+from attacker.exact.matching import Equations
+
+MISMATCH = 1e-4
+"""Relative misfit above which a sample's candidates are taken for a mismatch and arranged anew."""
+MOST = 20_000
+"""Combinations that are all tried; with more, exchanges of two candidates are."""
+
+
+class Forward:
+    """The misfit of any choice of candidates within one cell."""
+
+    def __init__(self, z: Sequence[Tensor], workers: Sequence[Equations], top: nn.Module) -> None:
+        self._z, self._workers, self._top = z, workers, top
+        self._informed = torch.stack([worker.misfit.isfinite() for worker in workers], dim=1)
+
+    def best(self, choice: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the misfit and the label that fits best, for choices (n, workers) of candidates."""
+        with torch.no_grad():
+            sent = torch.cat([z[choice[:, m]] for m, z in enumerate(self._z)], dim=1)
+            p = torch.softmax(self._top(sent), dim=1)
+        guesses = p[:, None] - torch.eye(p.shape[1], dtype=p.dtype)  # (n, labels, classes)
+        cost = p.new_zeros(len(p), p.shape[1])
+        for m, worker in enumerate(self._workers):
+            picked = choice[:, m]
+            cost += (guesses @ worker.a[picked].transpose(1, 2) - worker.b[picked, None]).square().sum(dim=2)
+        counted = sum(self._informed[choice[:, m], m].to(p.dtype) for m in range(choice.shape[1]))
+        low = cost.min(dim=1)
+        return (low.values / counted).sqrt(), low.indices
+
+
+def rearrange(forward: Forward, count: int, workers: int) -> Tensor:
+    """Return the choices (count, workers) that fit, for a cell whose present ones (the diagonal) do not."""
+    choice = torch.arange(count)[:, None].expand(count, workers).clone()
+    if float(forward.best(choice)[0].max()) < MISMATCH:
+        return choice
+    if count**workers <= MOST:
+        return _greedy(forward, count, workers)
+    return _exchange(forward, choice)
+
+
+def _greedy(forward: Forward, count: int, workers: int) -> Tensor:
+    """Try all combinations and take the best that are left, one after the other: true ones fit by far the best."""
+    choices = torch.cartesian_prod(*[torch.arange(count)] * workers).reshape(-1, workers)
+    misfit = forward.best(choices)[0].nan_to_num(torch.inf)
+    taken = []
+    for _ in range(count):
+        best = choices[int(misfit.argmin())]
+        taken.append(best)
+        misfit[(choices == best).any(dim=1)] = torch.inf
+    return torch.stack(sorted(taken, key=lambda row: int(row[0])))
+
+
+def _exchange(forward: Forward, choice: Tensor) -> Tensor:
+    """Exchange two samples' candidates at one worker as long as that helps."""
+    cost = forward.best(choice)[0]
+    improved = True
+    while improved:
+        improved = False
+        for i, j in combinations(range(len(choice)), 2):
+            for m in range(choice.shape[1]):
+                trial = choice[[i, j]].clone()
+                trial[:, m] = trial[:, m].flip(0)
+                after = forward.best(trial)[0]
+                if float(after.sum()) < 0.999 * float(cost[[i, j]].sum()):
+                    choice[[i, j]], cost[[i, j]] = trial, after
+                    improved = True
+    return choice
