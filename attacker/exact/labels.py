@@ -10,7 +10,7 @@ from attacker.exact.cells import Cell
 from attacker.exact.matching import Equations, common_u, equations, match
 from attacker.exact.solve import Solved
 from attacker.exact.tails import Tail, run_tail, top_jacobian
-from attacker.exact.tuples import MISMATCH, Forward, rearrange
+from attacker.exact.tuples import Forward, rearrange
 from vfl.partition import Shape
 
 
@@ -53,7 +53,7 @@ def join_workers(
         if len(cell.samples) > 1:
             _check_forward(torch.tensor(cell.samples), orders, apart, tails, top)
     together = [worker.take(order) for worker, order in zip(apart, orders, strict=True)]
-    u, _, _ = common_u(together)
+    u = common_u(together)
     labels = _labels(u, together, [tail.z[order] for tail, order in zip(tails, orders, strict=True)], top)
     misfits = torch.stack([worker.misfit for worker in together], dim=1)
     several = torch.tensor([n for cell in cells if len(cell.samples) > 1 for n in cell.samples], dtype=torch.long)
@@ -76,25 +76,10 @@ def _check_forward(
 
 
 def _disagreement(workers: Sequence[Equations]) -> Tensor:
-    """Return (samples, workers) how far each is from the u that all have in common; one that is alone in it takes the blame."""
-    away = _away(workers, common_u(workers)[0])
-    odd = (away.nan_to_num(0.0).amax(dim=1) > MISMATCH).nonzero()[:, 0]
-    if len(workers) < 3 or len(odd) == 0:
-        return away
-    own = [worker.take(odd) for worker in workers]
-    without = torch.stack([_away(own, common_u(own[:m] + own[m + 1 :])[0]) for m in range(len(own))])
-    rest = without.nan_to_num(0.0).clone()
-    rest.diagonal(dim1=0, dim2=2).zero_()
-    blamed = rest.square().sum(dim=2).argmin(dim=0)  # the worker without which the others agree best
-    away[odd] = without[blamed, torch.arange(len(odd))]
-    return away
-
-
-def _away(workers: Sequence[Equations], u: Tensor) -> Tensor:
-    rows = [(worker.a @ u[:, :, None])[:, :, 0] - worker.b for worker in workers]
-    away = torch.stack([row.norm(dim=1) for row in rows], dim=1)
-    away[~torch.stack([worker.misfit.isfinite() for worker in workers], dim=1)] = torch.nan
-    return away
+    """Return (samples, workers) how far each worker is from the u that all have in common; NaN where v is unknown."""
+    u = common_u(workers)
+    away = torch.stack([((own.a @ u[:, :, None])[:, :, 0] - own.b).norm(dim=1) for own in workers], dim=1)
+    return torch.where(torch.stack([own.misfit for own in workers], dim=1).isfinite(), away, torch.nan)
 
 
 def _labels(u: Tensor, workers: Sequence[Equations], z: Sequence[Tensor], top: nn.Module) -> Tensor:

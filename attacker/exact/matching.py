@@ -15,6 +15,8 @@ from torch import Tensor
 from attacker.exact.cells import Cell
 from attacker.exact.tails import Tail
 
+GOOD = 1e-6
+"""The misfit of a v that is known as well as rounding allows."""
 UNKNOWN_COST = 1e-2
 """The cost of a candidate that says nothing of u: worse than any true match, better than any false one."""
 
@@ -29,6 +31,16 @@ class Equations:
     """(samples, classes)."""
     misfit: Tensor
     """(samples,): the share of v that no u explains; NaN where v is unknown."""
+
+    @property
+    def weight(self) -> Tensor:
+        """Return how much each sample's equations are worth: v of which much is unexplained is known that badly."""
+        return (GOOD / (self.misfit + GOOD)).nan_to_num(0.0)
+
+    @property
+    def weighted(self) -> tuple[Tensor, Tensor]:
+        """Return a and b, each sample's times its weight."""
+        return self.a * self.weight[:, None, None], self.b * self.weight[:, None]
 
     def take(self, samples: Tensor) -> "Equations":
         """Return the equations in another order of samples."""
@@ -66,33 +78,32 @@ def match(cells: Sequence[Cell], workers: Sequence[Equations]) -> list[Tensor]:
         # The best informed worker first: the others are compared with what is known by then
         informed = sorted(range(len(own)), key=lambda m: -_rank(own[m]))
         sum_zero = torch.ones(len(slots), 1, own[0].a.shape[2], dtype=torch.float64)
-        a = torch.cat([sum_zero, own[informed[0]].a], dim=1)
-        b = torch.cat([torch.zeros(len(slots), 1, dtype=torch.float64), own[informed[0]].b], dim=1)
+        a = torch.cat([sum_zero, own[informed[0]].weighted[0]], dim=1)
+        b = torch.cat([torch.zeros(len(slots), 1, dtype=torch.float64), own[informed[0]].weighted[1]], dim=1)
         for m in informed[1:]:
             cost = _residuals(a, b, own[m])
             picked = torch.as_tensor(linear_sum_assignment(cost.numpy())[1])
             orders[m][slots] = slots[picked]
-            a = torch.cat([a, own[m].a[picked]], dim=1)
-            b = torch.cat([b, own[m].b[picked]], dim=1)
+            a = torch.cat([a, own[m].weighted[0][picked]], dim=1)
+            b = torch.cat([b, own[m].weighted[1][picked]], dim=1)
     return orders
 
 
-def common_u(workers: Sequence[Equations]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return u for each sample from all workers' equations, the misfit, and whether they determine it."""
+def common_u(workers: Sequence[Equations]) -> Tensor:
+    """Return u (samples, classes) for each sample from all workers' equations."""
     count, classes = workers[0].b.shape
-    a = torch.cat([torch.ones(count, 1, classes, dtype=torch.float64), *(worker.a for worker in workers)], dim=1)
-    b = torch.cat([torch.zeros(count, 1, dtype=torch.float64), *(worker.b for worker in workers)], dim=1)
-    values = torch.linalg.svdvals(a)
-    u = (torch.linalg.pinv(a, rtol=1e-6) @ b[:, :, None])[:, :, 0]
-    misfit = ((a @ u[:, :, None])[:, :, 0] - b).norm(dim=1) / b.norm(dim=1)
-    return u, misfit, values[:, -1] > 1e-6 * values[:, 0]
+    a = torch.cat([torch.ones(count, 1, classes, dtype=torch.float64), *(worker.weighted[0] for worker in workers)], dim=1)
+    b = torch.cat([torch.zeros(count, 1, dtype=torch.float64), *(worker.weighted[1] for worker in workers)], dim=1)
+    u: Tensor = (torch.linalg.pinv(a, rtol=1e-7) @ b[:, :, None])[:, :, 0]
+    return u
 
 
 def _residuals(a: Tensor, b: Tensor, candidates: Equations) -> Tensor:
     """Return how badly each candidate (column) agrees with each slot (row)."""
     slots, count = len(b), len(candidates.b)
-    both = torch.cat([a[:, None].expand(-1, count, -1, -1), candidates.a[None].expand(slots, -1, -1, -1)], dim=2)
-    right = torch.cat([b[:, None].expand(-1, count, -1), candidates.b[None].expand(slots, -1, -1)], dim=2)
+    more, answers = candidates.weighted
+    both = torch.cat([a[:, None].expand(-1, count, -1, -1), more[None].expand(slots, -1, -1, -1)], dim=2)
+    right = torch.cat([b[:, None].expand(-1, count, -1), answers[None].expand(slots, -1, -1)], dim=2)
     u = torch.linalg.pinv(both, rtol=1e-9) @ right[..., None]
     cost: Tensor = ((both @ u)[..., 0] - right).norm(dim=2)
     cost[:, candidates.misfit.isnan()] = UNKNOWN_COST

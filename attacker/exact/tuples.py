@@ -14,7 +14,7 @@ from attacker.exact.matching import Equations
 
 MISMATCH = 1e-4
 """Relative misfit above which a sample's candidates are taken for a mismatch and arranged anew."""
-MOST = 20_000
+MOST = 70_000
 """Combinations that are all tried; with more, exchanges of two candidates are."""
 
 
@@ -23,7 +23,7 @@ class Forward:
 
     def __init__(self, z: Sequence[Tensor], workers: Sequence[Equations], top: nn.Module) -> None:
         self._z, self._workers, self._top = z, workers, top
-        self._informed = torch.stack([worker.misfit.isfinite() for worker in workers], dim=1)
+        self._weight = [worker.weight.square() for worker in workers]
 
     def best(self, choice: Tensor) -> tuple[Tensor, Tensor]:
         """Return the misfit and the label that fits best, for choices (n, workers) of candidates."""
@@ -32,12 +32,14 @@ class Forward:
             p = torch.softmax(self._top(sent), dim=1)
         guesses = p[:, None] - torch.eye(p.shape[1], dtype=p.dtype)  # (n, labels, classes)
         cost = p.new_zeros(len(p), p.shape[1])
+        total = p.new_zeros(len(p))
         for m, worker in enumerate(self._workers):
             picked = choice[:, m]
-            cost += (guesses @ worker.a[picked].transpose(1, 2) - worker.b[picked, None]).square().sum(dim=2)
-        counted = sum(self._informed[choice[:, m], m].to(p.dtype) for m in range(choice.shape[1]))
+            away = (guesses @ worker.a[picked].transpose(1, 2) - worker.b[picked, None]).square().sum(dim=2)
+            cost += self._weight[m][picked, None] * away
+            total += self._weight[m][picked]
         low = cost.min(dim=1)
-        return (low.values / counted).sqrt(), low.indices
+        return (low.values / total).sqrt(), low.indices
 
 
 def rearrange(forward: Forward, count: int, workers: int) -> Tensor:
@@ -53,7 +55,7 @@ def rearrange(forward: Forward, count: int, workers: int) -> Tensor:
 def _greedy(forward: Forward, count: int, workers: int) -> Tensor:
     """Try all combinations and take the best that are left, one after the other: true ones fit by far the best."""
     choices = torch.cartesian_prod(*[torch.arange(count)] * workers).reshape(-1, workers)
-    misfit = forward.best(choices)[0].nan_to_num(torch.inf)
+    misfit = torch.cat([forward.best(some)[0] for some in choices.split(10_000)]).nan_to_num(torch.inf)
     taken = []
     for _ in range(count):
         best = choices[int(misfit.argmin())]

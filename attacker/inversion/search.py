@@ -10,6 +10,8 @@ from torch import Tensor
 from attacker.inversion.objective import Objective
 
 BETAS = (0.7, 0.9)
+COLOUR = 1.0
+LUMA = 1.0
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ def search(objective: Objective, x: Tensor, anneal: Anneal, tick: Callable[[], N
         left = 1 - step / anneal.steps
         x = x.detach().requires_grad_()
         loss = objective.errors(x, anneal.sharpness / left).square().sum()
-        loss = loss + anneal.smoothness * left**2 * total_variation(x).sum()
+        loss = loss + anneal.smoothness * left**2 * roughness(x).sum()
         (gradient,) = torch.autograd.grad(loss, x)
         mean.lerp_(gradient, 1 - BETAS[0])
         square.lerp_(gradient.square(), 1 - BETAS[1])
@@ -40,10 +42,20 @@ def search(objective: Objective, x: Tensor, anneal: Anneal, tick: Callable[[], N
     return x.detach()
 
 
-def total_variation(x: Tensor) -> Tensor:
-    """Return each image's mean absolute difference of neighbours; zero for tables, whose columns have no order."""
+def roughness(x: Tensor) -> Tensor:
+    """Return each image's mean absolute difference of neighbours, its colours' counted once more.
+
+    Zero for tables, whose columns have no order.
+    """
     if x.dim() != 4:
         return x.new_zeros(len(x))
+    rough = _differences(x)
+    if x.shape[1] > 1:
+        rough = rough * LUMA + COLOUR * _differences(x - x.mean(1, keepdim=True))
+    return rough
+
+
+def _differences(x: Tensor) -> Tensor:
     across = (x[..., 1:] - x[..., :-1]).abs().flatten(1)
     down = (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1)
     return across.sum(1) / max(1, across.shape[1]) + down.sum(1) / max(1, down.shape[1])
