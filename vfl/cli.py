@@ -37,6 +37,9 @@ def run(file: ConfigFile, changes: Changes = None, out: Out = None, quiet: Quiet
     """Run a whole federation on this machine: coordinator, workers, attack, scores."""
     config = load_config(file, changes)
     folder = _folder(out, file)
+    from vfl.forkserver import warm_up
+
+    warm_up()
     from vfl.launch import run_federation
     from vfl.referee import score_run
     from vfl.show import show_summary

@@ -23,6 +23,7 @@ from server.main import ServeOptions, serve
 from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
+from vfl.forkserver import context
 from vfl.models import models
 from vfl.observation import Setting
 from vfl.partition import partition
@@ -32,7 +33,6 @@ from worker.defences import defences
 from worker.main import WorkerOptions, work
 
 GRACE_SECONDS = 15.0
-PRELOAD = ["vfl.launch", "vfl.cli"]
 
 
 @dataclass(frozen=True)
@@ -182,8 +182,7 @@ class _Children:
     """All processes of a run."""
 
     def __init__(self) -> None:
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOAD)
+        self._context = context()
         self._all: list[_Child] = []
 
     def start(self, name: str, target: Callable[..., None], *arguments: Any) -> _Child:

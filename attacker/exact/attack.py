@@ -1,6 +1,7 @@
 """The running attack: rounds in as they come, representations and labels out, then the data (step III)."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from attacker.exact.collect import Rounds
 from attacker.exact.labels import Joined, join_workers
 from attacker.exact.solve import Solved, solve
 from attacker.exact.squares import rank_one_residual
+from attacker.exact.tails import cut_off
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
 from attacker.least_squares import pseudo_inverse, representations
@@ -21,6 +23,8 @@ from vfl.observation import ModelTensors, Observation, Setting
 
 ALTERED = 1e-3
 """A median certificate above this is not rounding: somebody changed the gradients."""
+UNSURE = 1e-2
+"""A certificate above this is no evidence: cells that did not come apart, samples that hide behind others."""
 
 
 class ExactAttack:
@@ -54,7 +58,7 @@ class ExactAttack:
             solved, certificates = self._least_squares(progress)
             cells = [Cell((n,), ()) for n in range(self._setting.samples)]
         else:
-            solved, certificates = self._subspaces(cells, progress)
+            solved, certificates = self._subspaces(cells, bottoms, progress)
         names = [layer.name for layer in self._choice.layers]
         joined = join_workers(cells, solved, bottoms, names, [box.shape for box in self._setting.boxes], top)
         certificate = torch.stack([c[order] for c, order in zip(certificates, joined.orders, strict=True)], dim=1)
@@ -72,11 +76,15 @@ class ExactAttack:
             notes=tuple(self._notes(cells, certificate, joined)),
         )
 
-    def _subspaces(self, cells: Sequence[Cell], progress: Progress) -> tuple[list[Solved], list[Tensor]]:
+    def _subspaces(
+        self, cells: Sequence[Cell], bottoms: Sequence[nn.Module], progress: Progress
+    ) -> tuple[list[Solved], list[Tensor]]:
         solved, certificates = [], []
         for worker, factors in enumerate(self._rounds.factors):
             batches = self._rounds.batches
-            own = solve(cells, batches, factors, self._setting.samples)
+            name, shape = self._choice.layers[worker].name, self._setting.boxes[worker].shape
+            blocked = partial(cut_off, bottoms[worker].double(), name, shape)
+            own = solve(cells, batches, factors, self._setting.samples, blocked)
             solved.append(own)
             certificates.append(certify(batches, factors, own.h, own.v))
             progress("steps I and II", worker + 1, self._setting.workers)
@@ -148,10 +156,12 @@ class ExactAttack:
         lost = certificates.isnan()
         if bool(lost.any()):
             notes.append(f"Nothing leaked, or nothing could be parted, for {int(lost.sum())} of {lost.numel()} slices.")
-        typical = certificates.nanmedian()
-        altered = float(typical) > ALTERED or bool(typical.isnan()) or self._rounds.noisy
-        if altered:
+        alone = certificates[[cell.samples[0] for cell in cells if len(cell.samples) == 1]]
+        if self._rounds.noisy or bool(alone.nanmedian() > ALTERED):
             notes.append("The gradients look altered: their residuals are far above rounding (a defence?).")
+        wrong = int((certificates > UNSURE).sum())
+        if wrong:
+            notes.append(f"{wrong} slices have a certificate above {UNSURE:g} and are not to be trusted.")
         if not joined.matched:
             notes.append("The top model is not affine, so candidates within cells were not matched across workers.")
         return notes

@@ -20,7 +20,7 @@ def separate(basis: Tensor, noise: float) -> Tensor | None:
         return _up(basis[:, 0])[:, None]
     length = basis.norm(dim=1)
     rows = basis[length > ROW_OVER_NOISE * noise]
-    inner = interior(rows)
+    inner = interior(rows) if len(rows) >= basis.shape[1] else None
     if inner is None:
         return None
     rays = successive_projection(rows / (rows @ inner)[:, None], basis.shape[1])
@@ -33,7 +33,7 @@ def separate(basis: Tensor, noise: float) -> Tensor | None:
 def interior(rows: Tensor) -> Tensor | None:
     """Return f with f.b > 0 for every row b, or None if the rows fit in no half-space."""
     unit = rows / rows.norm(dim=1, keepdim=True)
-    mean = unit.mean(dim=0)
+    mean: Tensor = unit.mean(dim=0)
     if float((unit @ mean).min()) > 0.05:  # the usual case: the cone is narrow, no linear program needed
         return mean
     count, k = unit.shape
@@ -47,7 +47,8 @@ def interior(rows: Tensor) -> Tensor | None:
     )
     if program.x is None or program.x[-1] <= 0:
         return None
-    return torch.from_numpy(program.x[:k].copy())
+    found: Tensor = torch.from_numpy(program.x[:k].copy())
+    return found
 
 
 def successive_projection(points: Tensor, k: int) -> Tensor | None:

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from attacker.exact.cells import Cell
 from attacker.exact.cone import separate
-from attacker.exact.subspaces import Side, cell_subspaces, sharpen
+from attacker.exact.factors import Factors
+from attacker.exact.outputs_side import cell_subspaces_by_outputs
+from attacker.exact.subspaces import Side, cell_subspaces, inputs_side, sharpen
 
 SAME = 5e-5
 """Unit vectors closer than this are one direction: identical slices have the same h, found with errors well below."""
@@ -24,12 +26,17 @@ class Directions:
     """(samples,): the direction's number, -1 where none was found."""
 
 
-def find_directions(cells: Sequence[Cell], sides: Sequence[Side], samples: int) -> Directions:
+def find_directions(cells: Sequence[Cell], factors: Sequence[Factors], samples: int) -> Directions:
     """Intersect the batches of every cell and separate what they share."""
+    sides = [inputs_side(f) for f in factors]
+    largest = max(f.size for f in factors)
+    # The h side where it has room: it is the roomier one, and what it finds is h itself
+    by_inputs = 2 * largest <= len(factors[0].left) or all(len(cell.rounds) == 1 for cell in cells)
+    subspaces = cell_subspaces(cells, sides) if by_inputs else cell_subspaces_by_outputs(cells, factors)
     found: list[Tensor] = []
     of = torch.full((samples,), -1)
     count = 0
-    for cell, subspace in zip(cells, cell_subspaces(cells, sides), strict=True):
+    for cell, subspace in zip(cells, subspaces, strict=True):
         rays = cell_rays(subspace, [sides[t] for t in cell.rounds])
         slots = _share_out(rays, cell, sides)
         for sample, slot in zip(cell.samples, slots, strict=True):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 OVERSAMPLING = 10
 """Columns that the sketch has beyond the batch: they hold rounding noise only, which is how it is measured."""
-NOISE_MARGIN = 8.0
+NOISE_MARGIN = 4.0
 """How far above the measured noise a singular value must lie: structured rounding errors have a heavy tail."""
 
 
@@ -26,7 +26,7 @@ class Factors:
     size: int
     """How many samples the batch has: gradients are means, so each sample's part is divided by it."""
     noise: float
-    """The size of a singular value that rounding alone makes."""
+    """The size of what was left out as noise: the largest singular value that was not kept."""
 
     @property
     def rank(self) -> int:
@@ -44,6 +44,8 @@ def factorize(weight: Tensor, bias: Tensor | None, size: int) -> Factors:
     floor = torch.finfo(weight.dtype).eps * scale
     noise = max(beyond, 0.1 * floor)
     rank = int((sigma[:size] > NOISE_MARGIN * noise).sum()) if scale > 0 else 0
+    if rank < min(size, len(sigma)):
+        noise = max(noise, float(sigma[rank]))  # a weak sample that was given up blurs the others by its own size
     own_bias = None if bias is None else bias.detach().to(torch.float64).cpu()
     return Factors(
         left[:, :rank].clone(), sigma[:rank].clone(), right[:, :rank].clone(), own_bias, size, noise

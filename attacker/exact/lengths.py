@@ -39,7 +39,7 @@ class Pairs:
     inverse: Tensor
     """(directions,): 1 / |h|, NaN where unknown."""
     sums: tuple[Tensor, ...]
-    """For each batch (k, outputs), in the order of `Parts.numbers`: the v, summed over the samples with the direction."""
+    """For each batch (k, outputs), in the order of `Parts.numbers`: v, summed over the samples with the direction."""
 
 
 def take_apart(factors: Factors, directions: Directions, batch: Tensor) -> Parts:
@@ -73,8 +73,13 @@ def join(parts: Sequence[Parts], directions: int) -> Pairs:
     return Pairs(inverse, tuple(part.rows * inverse[part.numbers][:, None] for part in parts))
 
 
-def own_v(direction: int, rounds: Sequence[int], parts: Sequence[Parts], pairs: Pairs) -> Tensor:
-    """Return the v of a sample that alone has its direction, from the batch with the least noise."""
+def own_v(
+    direction: int, rounds: Sequence[int], parts: Sequence[Parts], pairs: Pairs, cut_off: Tensor | None = None
+) -> Tensor:
+    """Return the v of a sample that alone has its direction, from the batch with the least noise.
+
+    `cut_off` (outputs,) tells where the sample's v is known to be zero.
+    """
     rows = []
     for t in rounds:
         for at in (parts[t].numbers == direction).nonzero()[:, 0].tolist():
@@ -86,9 +91,10 @@ def own_v(direction: int, rounds: Sequence[int], parts: Sequence[Parts], pairs: 
     if hidden == 0:
         return v
     # No batch shows all of v: each hides the span of its unknown samples. Where they hide different parts, two
-    # batches together show it: v + Z a must agree with the others outside of what those hide.
+    # batches together show it: v + Z a must agree with the others outside of what those hide. It must also be
+    # zero where a ReLU has cut the sample off, which settles it even if all batches hide the same.
     basis = parts[first].hidden
-    left, right = [], []
+    left, right = ([basis[cut_off]], [-v[cut_off]]) if cut_off is not None else ([], [])
     for _, _, t, other in rows[1:]:
         mask = parts[t].hidden
         difference, spread = other - v, basis

@@ -68,7 +68,7 @@ def equations(tail: Tail, v: Tensor, top: Tensor) -> Equations:
 
 
 def match(cells: Sequence[Cell], workers: Sequence[Equations]) -> list[Tensor]:
-    """Return for each worker the order of samples, permuted within cells, that puts one sample's candidates together."""
+    """Return for each worker the order of samples, permuted within cells, that puts a sample's candidates together."""
     orders = [torch.arange(len(worker.b)) for worker in workers]
     for cell in cells:
         if len(cell.samples) == 1:
@@ -92,7 +92,9 @@ def match(cells: Sequence[Cell], workers: Sequence[Equations]) -> list[Tensor]:
 def common_u(workers: Sequence[Equations]) -> Tensor:
     """Return u (samples, classes) for each sample from all workers' equations."""
     count, classes = workers[0].b.shape
-    a = torch.cat([torch.ones(count, 1, classes, dtype=torch.float64), *(worker.weighted[0] for worker in workers)], dim=1)
+    a = torch.cat(
+        [torch.ones(count, 1, classes, dtype=torch.float64), *(worker.weighted[0] for worker in workers)], dim=1
+    )
     b = torch.cat([torch.zeros(count, 1, dtype=torch.float64), *(worker.weighted[1] for worker in workers)], dim=1)
     u: Tensor = (torch.linalg.pinv(a, rtol=1e-7) @ b[:, :, None])[:, :, 0]
     return u

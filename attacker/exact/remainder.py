@@ -20,7 +20,8 @@ from attacker.exact.subspaces import Side
 GAP = 30.0
 """How much stronger the remainder must be than the errors that taking out the others leaves."""
 CONFIRMED = 1e-3
-"""A remainder this close to another batch's subspace belongs to a sample of that batch too."""
+"""A remainder this close to another batch's subspace belongs to a sample of that batch too; this much of one may be
+negative where only its own batch shows it."""
 
 
 def add_remainders(
@@ -50,7 +51,8 @@ def add_remainders(
                     away[i] = torch.minimum(away[i], sides[other].distance(rays)[0].float())
         complete = rays.shape[1] == len(missing)
         for i, a in zip(*linear_sum_assignment(away.numpy()), strict=True):
-            trusted = float(away[i, a]) < CONFIRMED or (complete and len(missing) == 1)
+            alone = complete and len(missing) == 1 and float(rays[:, a].clamp_max(0).norm()) < CONFIRMED
+            trusted = float(away[i, a]) < CONFIRMED or alone
             if trusted and (missing[i] not in best or error < best[missing[i]][0]):
                 best[missing[i]] = (error, rays[:, a])
     if not best:

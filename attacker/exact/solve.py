@@ -1,6 +1,6 @@
 """Steps I and II at one worker: from the factors of its batches to every sample's h and v."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,8 @@ from attacker.exact.lengths import Pairs, Parts, join, own_v, take_apart
 from attacker.exact.remainder import add_remainders
 from attacker.exact.subspaces import inputs_side
 
+CutOff = Callable[[Tensor], Tensor]
+"""From h (samples, inputs) to where v must be zero (samples, outputs): outputs that a ReLU cuts off send nothing back."""
 PASSES = 5
 """How often remainders are looked for: each pass may complete batches that the next one needs."""
 
@@ -27,35 +29,43 @@ class Solved:
     """(samples, outputs), unscaled by the batch; NaN where unknown (also for identical slices that no batch parts)."""
 
 
-def solve(cells: Sequence[Cell], batches: Sequence[Tensor], factors: Sequence[Factors], samples: int) -> Solved:
+def solve(
+    cells: Sequence[Cell],
+    batches: Sequence[Tensor],
+    factors: Sequence[Factors],
+    samples: int,
+    cut_off: CutOff | None = None,
+) -> Solved:
     """Recover h and v of all samples from the batches' subspaces."""
     sides = [inputs_side(f) for f in factors]
-    directions = find_directions(cells, sides, samples)
+    directions = find_directions(cells, factors, samples)
     for left in reversed(range(PASSES)):
         parts = [take_apart(f, directions, batch) for f, batch in zip(factors, batches, strict=True)]
         pairs = join(parts, directions.vectors.shape[1])
-        v = sample_v(cells, directions, parts, pairs)
+        h = (directions.vectors / pairs.inverse).T[directions.of]
+        h[directions.of < 0] = torch.nan
+        incomplete = any(part.hidden.shape[1] for part in parts)
+        v = sample_v(cells, directions, parts, pairs, cut_off(h) if incomplete and cut_off else None)
         if left == 0 or int(directions.of.min()) >= 0:
             break
         more = add_remainders(directions, cells, batches, factors, sides, parts, pairs, v)
         if more is directions:
             break
         directions = more
-    h = torch.full((samples, directions.vectors.shape[0]), torch.nan, dtype=torch.float64)
-    found = directions.of >= 0
-    h[found] = (directions.vectors / pairs.inverse).T[directions.of[found]]
     return Solved(h, v)
 
 
-def sample_v(cells: Sequence[Cell], directions: Directions, parts: Sequence[Parts], pairs: Pairs) -> Tensor:
-    """Return every sample's own v (samples, outputs)."""
+def sample_v(
+    cells: Sequence[Cell], directions: Directions, parts: Sequence[Parts], pairs: Pairs, cut_off: Tensor | None
+) -> Tensor:
+    """Return every sample's own v (samples, outputs); `cut_off` tells where it is known to be zero."""
     width = parts[0].rows.shape[1]
     v = torch.full((len(directions.of), width), torch.nan, dtype=torch.float64)
     sharing = torch.bincount(directions.of[directions.of >= 0], minlength=directions.vectors.shape[1])
     rounds = {sample: cell.rounds for cell in cells for sample in cell.samples}
     for sample, direction in enumerate(directions.of.tolist()):
         if direction >= 0 and sharing[direction] == 1:
-            v[sample] = own_v(direction, rounds[sample], parts, pairs)
+            v[sample] = own_v(direction, rounds[sample], parts, pairs, None if cut_off is None else cut_off[sample])
     for direction in (sharing > 1).nonzero()[:, 0].tolist():
         members = (directions.of == direction).nonzero()[:, 0].tolist()
         _part_sharers(v, direction, members, [rounds[n] for n in members], parts, pairs)

@@ -11,6 +11,8 @@ from attacker.exact.factors import Factors
 
 MARGIN = 8.0
 """How many times the angle that rounding explains counts as zero: true meetings measure below 1, others thousands."""
+WIDEST = 2e-3
+"""The largest angle that counts as zero unless the whole gradient is noisier: distinct samples are further apart."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Side:
     def contains(self, vectors: Tensor, slack: float = 0.0) -> Tensor:
         """Tell which unit vectors (space, n) lie in the subspace, up to rounding and their own error."""
         distance, blur = self.distance(vectors)
-        return distance <= MARGIN * blur + slack
+        return distance <= (MARGIN * blur).clamp_max(WIDEST) + slack
 
 
 def inputs_side(factors: Factors) -> Side:
@@ -67,7 +69,9 @@ def common(sides: Sequence[Side], product: Callable[[int, int], Tensor] | None =
     blur = sides[base].blur(coordinates).square()
     for i, overlap in zip(others, overlaps, strict=True):
         blur += sides[i].blur(overlap.T @ coordinates).square()
-    inside = angle <= MARGIN * blur.sqrt() + 1e-7
+    explained = MARGIN * blur.sqrt()
+    # Along a direction that is almost noise anything would meet: no wider than a few times the usual blur
+    inside = angle <= torch.minimum(explained, explained.median().clamp_min(WIDEST)) + 1e-7
     shared: Tensor = sides[base].basis @ coordinates[:, inside]
     return shared
 

@@ -46,6 +46,12 @@ def run_tail(model: nn.Module, layer: str, shape: Shape, h: Tensor) -> Tail:
     return Tail(z, jacobian, sure)
 
 
+def cut_off(model: nn.Module, layer: str, shape: Shape, h: Tensor) -> Tensor:
+    """Tell which of the layer's outputs (samples, outputs) have no way to the end of the model at these h."""
+    tail = run_tail(model, layer, shape, h)
+    return tail.sure & (tail.jacobian == 0).all(dim=1)
+
+
 def top_jacobian(top: nn.Module, widths: Sequence[int]) -> list[Tensor] | None:
     """Return d logits / d z for each worker (classes, width) if the top model is affine, else None."""
     total = sum(widths)

@@ -1,25 +1,24 @@
-"""Inversion of representations: chunks of samples, searched and polished, the unfinished ones again."""
+"""Inversion of representations: chunks of samples, searched and polished, the wrong ones repaired or started again."""
 
 import copy
+import math
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from attacker.inversion.objective import Objective
 from attacker.inversion.options import InversionOptions
+from attacker.inversion.parallel import Tick, in_parallel
 from attacker.inversion.polish import polish
 from attacker.inversion.search import Anneal, search
 from vfl.seeds import generator
 
-CHUNKS = {"cpu": 32, "cuda": 512}
-"""What fits the caches of a processor, and what fills a graphics card."""
-
-
-SAME = 1e-5
-"""Mean square difference below which two attempts have found the same."""
-WARM = None
+SAME = (1e-4, 0.05)
+"""Two attempts have found the same when they differ by less in mean square, and in residual by less, relative."""
 
 
 @dataclass(frozen=True)
@@ -43,72 +42,85 @@ def invert(
 ) -> Inversion:
     """Return data whose representations at the layer are the targets (samples, inputs of the layer)."""
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    known = targets.isfinite().all(1).nonzero().flatten().cpu()
-    work = _Work(
-        objective=Objective.of(
-            _frozen(model, place), layer, targets[known.to(targets.device)].to(place, torch.float32)
-        ),
-        start=lambda sample, attempt: _start(seed, int(known[sample]), attempt, shape, options.noise),
-        options=options,
-        progress=progress,
-    )
-    x = torch.full((len(targets), *shape), torch.nan)
-    residual = torch.full((len(targets),), torch.nan)
-    x[known], residual[known] = work.run(len(known), shape)
-    return Inversion(x, residual)
+    frozen = copy.deepcopy(model).to(place, torch.float32).eval().requires_grad_(False)
+    targets = targets.detach().to("cpu", torch.float32)
+    samples = _Samples.unknown(len(targets), shape)
+    undecided = targets.isfinite().all(1).nonzero().flatten()
 
-
-@dataclass
-class _Work:
-    """The samples' attempts: which are open, and the best of each."""
-
-    objective: Objective
-    start: Callable[[int, int], Tensor]
-    options: InversionOptions
-    progress: Callable[[int, int], None]
-
-    def run(self, samples: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """Return the best of each sample's attempts and its residual."""
-        best = torch.full((samples, *shape), 0.5)
-        residual = torch.full((samples,), torch.inf)
-        undecided = torch.arange(samples)
-        size = self.options.chunk or CHUNKS.get(self.objective.targets.device.type, CHUNKS["cpu"])
-        for attempt in range(self.options.attempts):
-            left = []
-            for chunk in undecided.split(size) if len(undecided) else ():
-                x, found = self._attempt(chunk, attempt, best[chunk])
-                # the same minimum twice: the target itself is off by that much, and no attempt will do better
-                again = (x - best[chunk]).flatten(1).square().mean(1) < SAME
-                better = found < residual[chunk]
-                best[chunk[better]], residual[chunk[better]] = x[better], found[better]
-                left.append(chunk[(residual[chunk] > self.options.acceptable) & ~again])
-            undecided = torch.cat(left) if left else undecided
-        return best, residual
-
-    def _attempt(self, chunk: Tensor, attempt: int, best: Tensor) -> tuple[Tensor, Tensor]:
-        options = self.options
-        objective = self.objective.rows(chunk.to(self.objective.targets.device))
-        if attempt and WARM:
-            x = best + WARM["noise"] * torch.stack([self.start(int(sample), attempt) - 0.5 for sample in chunk])
-            anneal = Anneal(WARM["steps"], WARM["lr"], WARM["w"], WARM["s"])
-        else:
-            x = torch.stack([self.start(int(sample), attempt) for sample in chunk])
-            anneal = Anneal(
-                options.search_steps * (attempt + 1), options.learning_rate, options.smoothness, options.sharpness
-            )
-        x = search(objective, x.to(objective.targets.device), anneal, self._tick)
-        x, residual = polish(objective, x, options, self._tick)
+    def attempt_at(chunk: Tensor, attempt: int, tick: Tick) -> tuple[Tensor, Tensor]:
+        # a copy: the hook that catches the representation must not meet that of another thread
+        objective = Objective.of(copy.deepcopy(frozen), layer, targets[chunk].to(place))
+        middle = samples.x[chunk] if _repairs(attempt) else torch.full((len(chunk), *shape), 0.5)
+        noise = torch.stack([_noise(seed, int(sample), attempt, shape) for sample in chunk])
+        start = (middle + options.noise * noise).to(place)
+        x, residual = polish(objective, search(objective, start, _anneal(options, attempt), tick), options, tick)
         return x.cpu(), residual.cpu()
 
-    def _tick(self) -> None:
-        self.progress(0, len(self.objective.targets))
+    for attempt in range(options.attempts):
+        if not len(undecided):
+            break
+        chunks = undecided.split(options.chunk or _chunk(shape, place))
+        jobs = [partial(attempt_at, chunk, attempt) for chunk in chunks]
+        decided = len(targets) - len(undecided)
+        wrong = [undecided[:0]]
+        with closing(in_parallel(jobs, _threads(place))) as looks:
+            for ended in looks:
+                for number, (x, residual) in ended:
+                    wrong.append(samples.improve(chunks[number], x, residual, options, not _repairs(attempt)))
+                    decided += len(chunks[number]) - len(wrong[-1])
+                progress(decided, len(targets))
+        undecided = torch.cat(wrong).sort().values
+    progress(len(targets), len(targets))
+    return Inversion(samples.x, samples.residual)
 
 
-def _start(seed: int, sample: int, attempt: int, shape: tuple[int, ...], noise: float) -> Tensor:
-    """Return grey with noise of the sample's own, whatever chunk it is in."""
-    return 0.5 + noise * torch.randn(shape, generator=generator(seed, f"inversion {attempt}", sample))
+@dataclass(frozen=True)
+class _Samples:
+    """The best of each sample so far."""
+
+    x: Tensor
+    residual: Tensor
+
+    @classmethod
+    def unknown(cls, number: int, shape: tuple[int, ...]) -> "_Samples":
+        """Start with nothing known."""
+        return cls(torch.full((number, *shape), torch.nan), torch.full((number,), torch.nan))
+
+    def improve(
+        self, chunk: Tensor, x: Tensor, residual: Tensor, options: InversionOptions, independent: bool
+    ) -> Tensor:
+        """Keep what is better than before; return the samples of the chunk that need another attempt."""
+        # the same minimum twice, independently: the target itself is off by that much, and no attempt will do better
+        again = (x - self.x[chunk]).flatten(1).square().mean(1) < SAME[0]
+        again &= (residual - self.residual[chunk]).abs() < SAME[1] * residual
+        better = ~(residual >= self.residual[chunk])
+        self.x[chunk[better]], self.residual[chunk[better]] = x[better], residual[better]
+        wrong = (self.residual[chunk] > options.acceptable) & (self.residual[chunk] < options.hopeless)
+        return chunk[wrong & ~again] if independent else chunk[wrong]
 
 
-def _frozen(model: nn.Module, place: torch.device) -> nn.Module:
-    """Return a copy that is only differentiated by its input."""
-    return copy.deepcopy(model).to(place, torch.float32).eval().requires_grad_(False)
+def _repairs(attempt: int) -> bool:
+    """Tell whether an attempt starts from the best so far, most of which is right, or from grey."""
+    return attempt % 2 == 1
+
+
+def _noise(seed: int, sample: int, attempt: int, shape: tuple[int, ...]) -> Tensor:
+    """Return noise of the sample's own, whatever chunk it is in."""
+    return torch.randn(shape, generator=generator(seed, f"inversion attempt {attempt}", sample))
+
+
+def _anneal(options: InversionOptions, attempt: int) -> Anneal:
+    """Return how to search: slower with every new start, and gently where there is something to repair."""
+    steps = options.search_steps * (1 + attempt // 2 * 2)
+    gentle = 1 / 3 if _repairs(attempt) else 1.0
+    return Anneal(steps, gentle * options.learning_rate, gentle * options.smoothness, options.sharpness)
+
+
+def _chunk(shape: tuple[int, ...], place: torch.device) -> int:
+    """Return how many samples fit the caches of a processor, or fill a graphics card."""
+    fitting = min(64, max(8, 16384 // max(1, math.prod(shape))))
+    return fitting if place.type == "cpu" else 16 * fitting
+
+
+def _threads(place: torch.device) -> int:
+    return torch.get_num_threads() if place.type == "cpu" else 1

@@ -38,4 +38,5 @@ class Objective:
         """Return |h(x) - h| / |h| of each sample."""
         with torch.no_grad():
             h = representation(self.model, self.layer, x)
-            return (h - self.targets).norm(dim=1) / self.lengths
+        residuals: Tensor = (h - self.targets).norm(dim=1) / self.lengths
+        return residuals

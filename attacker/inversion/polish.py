@@ -80,13 +80,15 @@ class _State:
         return _State(self.x[keep], self.loss[keep], self.gradient[keep], self.size[keep], self.scale[keep], history)
 
     def step(self, objective: Objective) -> "_State":
-        """Try a quasi-Newton step; a sample that it makes worse stays, learns the curvature and tries half next time."""
+        """Try a quasi-Newton step; a sample that it makes worse stays, but learns, and tries half of it next."""
         moved = -_wide(self.size, self.x) * self._direction()
         x = self.x + moved
         _, loss, gradient = _evaluate(objective, x)
         change = gradient - self.gradient
         curvature = _dot(moved, change)
-        inverse = torch.where(curvature > 1e-13 * _dot(change, change), 1 / curvature, torch.zeros_like(curvature))
+        sound = curvature > 1e-13 * _dot(change, change)
+        inverse = torch.where(sound, 1 / curvature, torch.zeros_like(curvature))
+        change = torch.where(_wide(sound, x), change, torch.zeros_like(change))  # a step that overshot may hold NaN
         better = loss <= self.loss
         wide = _wide(better, x)
         return _State(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -34,14 +34,14 @@ class SoftenedPooling(TorchFunctionMode):
 
 def soft_max_pool2d(
     sharpness: float,
-    input: Tensor,  # noqa: A002 (the names are those of torch's max_pool2d)
+    input: Tensor,
     kernel_size: int | tuple[int, int],
     stride: int | tuple[int, int] | None = None,
     padding: int | tuple[int, int] = 0,
     dilation: int | tuple[int, int] = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """Return max_pool2d of (batch, channels, height, width), with the softened gradient."""
+    """Return torch's max_pool2d of (batch, channels, height, width), with the softened gradient."""
     pooled = F.max_pool2d(input.detach(), kernel_size, stride, padding, dilation, ceil_mode)
     kernel, steps, pad, dilate = (_pair(v) for v in (kernel_size, stride or kernel_size, padding, dilation))
     reach = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(pooled.shape[-2:], steps, kernel, dilate, strict=True)]
