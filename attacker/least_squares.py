@@ -63,7 +63,10 @@ class _LeastSquares:
         found = []
         for worker, sketch in enumerate(self._sketches):
             v = inverse @ torch.stack(self._bias[worker])
-            found.append(representations(inverse, v, sketch, torch.stack(self._weight[worker])).float())
+            leaked = leaks(inverse, torch.stack(self._bias[worker]), v)
+            h = representations(inverse, v, sketch, torch.stack(self._weight[worker]))
+            h[~leaked] = torch.nan
+            found.append(h.float())
             progress("least squares", worker + 1, self._setting.workers)
         sees_data = all(layer.sees_data for layer in self._layers)
         boxes = self._setting.boxes
@@ -82,16 +85,21 @@ def pseudo_inverse(batches: Sequence[Tensor], samples: int) -> tuple[Tensor, int
 
 
 def representations(inverse: Tensor, v: Tensor, sketch: Tensor, weight: Tensor) -> Tensor:
-    """Return h_n from the rounds' sketched weight gradients; NaN where v_n is zero and so nothing leaks.
+    """Return h_n from the rounds' sketched weight gradients; it means nothing where v_n is zero.
 
     Sketched, a sample's gradient is (R v_n) h_n^T; dividing by R v_n in the least-squares sense leaves h_n.
     """
     own = torch.einsum("nt,tqd->nqd", inverse, weight)
     rv = v @ sketch.T
-    h = torch.einsum("nqd,nq->nd", own, rv) / rv.square().sum(1, keepdim=True)
-    size = v.norm(dim=1)
-    h[size <= size.max() * 1e-9] = torch.nan  # rounding noise of the other samples
+    h: Tensor = torch.einsum("nqd,nq->nd", own, rv) / rv.square().sum(1, keepdim=True)
     return h
+
+
+def leaks(inverse: Tensor, bias: Tensor, v: Tensor) -> Tensor:
+    """Tell which samples leak: their v_n is more than what the rounding of the rounds' float32 gradients adds up to."""
+    rounding = torch.finfo(torch.float32).eps * (inverse.square() @ bias.square().sum(1)).sqrt()
+    leaked: Tensor = v.norm(dim=1) > 32 * rounding
+    return leaked
 
 
 def undetermined(setting: Setting) -> str | None:

@@ -20,7 +20,7 @@ from server.membership import Member, Membership, RefusedError
 from server.parameters import Parameters, gradients_of_round
 from server.schedule import batches
 from vfl.config import RunConfig
-from vfl.errors import CafeError, InterruptedRunError, RunFailedError
+from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
 from vfl.observation import Observation, Setting, Tensors
 from vfl.results import Record
 
@@ -49,7 +49,7 @@ class Coordinator:
         self.bytes_up = self.bytes_down = self.bytes_peer = 0
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._evaluation: asyncio.Future[Evaluation] | None = None
-        self._evaluating = 0
+        self._evaluating = Round()
         self._ending = False
         self._process = psutil.Process()
 
@@ -63,12 +63,15 @@ class Coordinator:
         )
         members = list(self.membership)
         samples = members[0].samples
+        if self._federation.batch_size > samples:
+            size = self._federation.batch_size
+            raise UserError(f"federation.batch_size: {size} is more than the {samples} samples")
         return Setting(
             model=self._config.model,
             boxes=tuple(member.box for member in members),
             classes=members[self._federation.label_holder].classes,
             samples=samples,
-            batch_size=min(self._federation.batch_size, samples),
+            batch_size=self._federation.batch_size,
             schedule=self._federation.schedule,
             rounds=self._federation.planned_rounds(samples),
             frozen=self._config.training.frozen,
@@ -120,11 +123,20 @@ class Coordinator:
         """End the run because a person asks for it."""
         self._fail(InterruptedRunError("stopped before the end"))
 
-    def evaluated(self, evaluation: Evaluation) -> None:
+    def evaluated(self, member: Member, evaluation: Evaluation) -> None:
         """Take what the label holder counted."""
-        if self._evaluation is None or self._evaluation.done() or evaluation.round != self._evaluating:
+        asked = self._evaluation
+        if asked is None or asked.done() or evaluation.round != self._evaluating.round:
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "no evaluation of that number is on")
-        self._evaluation.set_result(evaluation)
+        if member.worker != self._federation.label_holder:
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, f"worker {member.worker} is not the label holder")
+        total = len(self._evaluating.indices)
+        if evaluation.total != total or evaluation.correct > total:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"{evaluation.correct} of {evaluation.total} right, expected of {total}",
+            )
+        asked.set_result(evaluation)
 
     def _start(self, setting: Setting, parameters: Parameters) -> None:
         members = list(self.membership)
@@ -155,8 +167,7 @@ class Coordinator:
         gradients = gradients_of_round({w: upload.gradients for w, upload in uploads.items()}, len(uploads), holder)
         self.record.bytes_raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
         # Between the workers: each output to the label holder, and a gradient of the same size back.
-        outputs = sum(width for worker, width in enumerate(parameters.output_widths) if worker != holder)
-        self.record.bytes_raw += 2 * 4 * len(indices) * outputs
+        self.record.bytes_raw += 2 * 4 * len(indices) * self._peers_outputs(parameters)
         loss = uploads[holder].loss
         assert loss is not None
         self.record.losses.append(loss)
@@ -169,24 +180,28 @@ class Coordinator:
         correct = 0
         timeout = self._federation.round_timeout
         for number, indices in enumerate(torch.arange(samples).split(EVALUATION_BATCH), start=rounds + 1):
-            self._evaluating = number
             self._evaluation = asyncio.get_running_loop().create_future()
-            self._order(number, Purpose.PURPOSE_EVALUATE, indices, parameters)
+            self._evaluating = self._order(number, Purpose.PURPOSE_EVALUATE, indices, parameters)
+            self.record.bytes_raw += 4 * len(indices) * self._peers_outputs(parameters)
             await self._or_failure(self._evaluation, timeout, lambda: f"no evaluation came in {timeout:g} s")
             correct += self._evaluation.result().correct
         self.record.test_accuracy = correct / samples
 
-    def _order(self, number: int, purpose: Purpose, indices: Tensor, parameters: Parameters) -> None:
-        play = Order(
-            round=Round(round=number, purpose=purpose, parameters_version=parameters.version, indices=indices.tolist())
-        )
+    def _peers_outputs(self, parameters: Parameters) -> int:
+        """Return how many numbers a sample's outputs have that go to the label holder."""
+        holder = self._federation.label_holder
+        return sum(width for worker, width in enumerate(parameters.output_widths) if worker != holder)
+
+    def _order(self, number: int, purpose: Purpose, indices: Tensor, parameters: Parameters) -> Round:
+        play = Round(round=number, purpose=purpose, parameters_version=parameters.version, indices=indices.tolist())
         for member in self.membership:
             if member.parameters_version != parameters.version:
                 tensors = parameters.expected_from(member.worker, self._federation.label_holder)
                 member.send(_parameter_orders(parameters.version, tensors))
                 member.parameters_version = parameters.version
                 self.record.bytes_raw += raw_bytes(tensors.values())
-            member.send([play])
+            member.send([Order(round=play)])
+        return play
 
     def _left(self, member: Member) -> None:
         if self._ending:
@@ -205,7 +220,8 @@ class Coordinator:
 
     async def _or_failure(self, ready: Awaitable[Any], timeout: float | None, late: Callable[[], str]) -> None:
         """Wait for something, but no longer than until the run fails or the time is up."""
-        task = asyncio.ensure_future(ready)
+        # Shielded: what waits here (a future, the observer's thread) outlives this wait.
+        task = asyncio.shield(asyncio.ensure_future(ready))
         done, _ = await asyncio.wait({task, self._failure}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         if self._failure in done:
             task.cancel()

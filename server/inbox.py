@@ -1,6 +1,7 @@
 """One round's uploads: what is checked before any of it is used."""
 
 import asyncio
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -70,6 +71,11 @@ class Inbox:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"worker {worker}: the loss comes from the label holder, and only from it",
+            )
+        if not math.isfinite(header.loss):
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"worker {worker} uploaded a loss of {header.loss}: did training diverge (lower training.lr)?",
             )
         return raw_bytes(expected.values()) + 8 * len(expected)
 

@@ -1,10 +1,11 @@
 """The coordinator's life: gather the workers, conduct the rounds, let the attack recover, write the results."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -23,10 +24,11 @@ from vfl.errors import CafeError, InterruptedRunError, UserError
 from vfl.network import OPTIONS, add_health, statuses
 from vfl.observation import Observation, Setting
 from vfl.progress import Reporter
-from vfl.results import Record, write_recovery, write_summary
+from vfl.results import Record, clear_run, write_recovery, write_summary
 from vfl.transcript import TranscriptWriter
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""What a person sends to stop a coordinator; `cafe run` passes Ctrl-C on as SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,7 @@ class ServeOptions:
     out: Path
     listen: str = "127.0.0.1:0"
     threads: int | None = None
+    stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS
 
 
 @dataclass
@@ -43,45 +46,79 @@ class _Run:
     """What becomes known as the run goes on."""
 
     record: Record
+    listening: bool = False
     setting: Setting | None = None
     attack: Attack | None = None
 
 
-def serve(config: RunConfig, options: ServeOptions, reporter: Reporter, on_address: Callable[[str], None]) -> None:
+def serve(
+    config: RunConfig,
+    options: ServeOptions,
+    reporter: Reporter,
+    on_address: Callable[[str], None],
+    on_joined: Callable[[], None] = lambda: None,
+) -> None:
     """Conduct a run to its end and write its folder; what was done by then is kept when it fails."""
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     run = _Run(Record())
     try:
-        asyncio.run(_federate(config, options, reporter, on_address, run))
+        asyncio.run(_federate(config, options, reporter, on_address, on_joined, run))
         assert run.setting is not None
         assert run.attack is not None
         torch.set_num_threads(os.cpu_count() or 1)  # the workers are gone
-        recover(config, run.setting, run.attack, run.record, options.out, reporter)
-    except CafeError as error:
-        write_summary(options.out, config, run.setting, run.record, None, ended=str(error))
+        recover(config, run.setting, run.attack, run.record, options.out, reporter, options.stop_signals)
+    except Exception as error:
+        if run.listening:
+            ended = str(error) if isinstance(error, CafeError) else f"internal error: {type(error).__name__}: {error}"
+            with contextlib.suppress(OSError):  # what cannot be written must not hide why the run failed
+                write_summary(options.out, config, run.setting, run.record, None, ended=ended)
         raise
     finally:
         reporter.close()
 
 
-def recover(config: RunConfig, setting: Setting, attack: Attack, record: Record, out: Path, reporter: Reporter) -> None:
+def recover(
+    config: RunConfig,
+    setting: Setting,
+    attack: Attack,
+    record: Record,
+    out: Path,
+    reporter: Reporter,
+    stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS,
+) -> None:
     """Let the attack make its estimate and write it down."""
     began = time.monotonic()
-    before = {number: signal.signal(number, _interrupted) for number in STOP_SIGNALS}
-    try:
+    with _stoppable(stop_signals):
         recovery = attack.recover(reporter.step)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     if recovery.slices is not None or recovery.representations is not None:
         write_recovery(out, setting, recovery)
     write_summary(out, config, setting, record, recovery, time.monotonic() - began)
     write_events(out / "events", record)
 
 
+@contextlib.contextmanager
+def _stoppable(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
+    """Let the first signal end the block with a sentence; further ones do not disturb what is written down then."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        for one in signals:
+            signal.signal(one, signal.SIG_IGN)
+        raise InterruptedRunError("stopped before the end")
+
+    before = {one: signal.signal(one, stop) for one in signals}
+    yield
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
 async def _federate(
-    config: RunConfig, options: ServeOptions, reporter: Reporter, on_address: Callable[[str], None], run: _Run
+    config: RunConfig,
+    options: ServeOptions,
+    reporter: Reporter,
+    on_address: Callable[[str], None],
+    on_joined: Callable[[], None],
+    run: _Run,
 ) -> None:
     def show(done: int, total: int, loss: float) -> None:
         reporter.step("rounds", done, total, f"loss {loss:.4f}")
@@ -89,12 +126,15 @@ async def _federate(
     coordinator = Coordinator(config, show)
     run.record = coordinator.record
     loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
+    for number in options.stop_signals:
         loop.add_signal_handler(number, coordinator.interrupt)
     server = await _start_server(coordinator, options, on_address)
+    run.listening = True
+    clear_run(options.out)
     reason: str | None = "the coordinator failed"
     try:
         run.setting = await coordinator.gather()
+        on_joined()
         run.attack = attacks.build(config.attack).start(run.setting)
         observers: list[Callable[[Observation], None]] = [run.attack.observe]
         if config.transcript:
@@ -131,7 +171,3 @@ async def _start_server(
     await server.start()
     on_address(f"{options.listen.rpartition(':')[0]}:{port}")
     return server
-
-
-def _interrupted(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-    raise InterruptedRunError("stopped before the end")

@@ -1,6 +1,7 @@
 """Who takes part: joining, what is checked then, and the line of orders to each worker."""
 
 import asyncio
+import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,11 @@ import grpc
 from protos.coordinator_pb2 import JoinRequest, Order, Welcome
 from vfl.network import PROTOCOL_VERSION
 from vfl.partition import Box, tiling_problem
+
+MAX_SAMPLES = 100_000_000
+MAX_CLASSES = 1_000_000
+MAX_FEATURES = 1 << 30
+"""What a joining worker may claim; the coordinator's memory grows with the first two."""
 
 
 class RefusedError(Exception):
@@ -78,17 +84,11 @@ class Membership:
             request.peer_address,
         )
         self._check_against_others(member)
+        member.send([Order(welcome=Welcome(session=member.session, protocol_version=PROTOCOL_VERSION))])
         self._members[member.worker] = member
         self._by_session[member.session] = member
         self.empty.clear()
-        member.send([Order(welcome=Welcome(session=member.session, protocol_version=PROTOCOL_VERSION))])
         if not self.missing:
-            problem = tiling_problem([member.box for member in self])
-            if problem:
-                self.remove(member)
-                raise RefusedError(
-                    grpc.StatusCode.FAILED_PRECONDITION, f"the workers' slices do not fit together: {problem}"
-                )
             self.complete.set()
         return member
 
@@ -123,8 +123,18 @@ class Membership:
             raise RefusedError(
                 grpc.StatusCode.ALREADY_EXISTS, f"worker {request.worker} has already joined; give each its own --id"
             )
-        if request.samples == 0:
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {request.worker} holds no samples")
+        if not 0 < request.samples <= MAX_SAMPLES or request.test_samples > MAX_SAMPLES:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"worker {request.worker} holds {request.samples} samples and {request.test_samples} test samples, "
+                f"expected 1 to {MAX_SAMPLES}",
+            )
+        if request.classes > MAX_CLASSES or math.prod(request.slice.sample_shape) > MAX_FEATURES:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"worker {request.worker} reports {request.classes} classes and samples of shape "
+                f"{tuple(request.slice.sample_shape)}; at most {MAX_CLASSES} classes and {MAX_FEATURES} features go",
+            )
         problem = _box(request).problem()
         if problem:
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"the slice of worker {request.worker} {problem}")
@@ -155,6 +165,13 @@ class Membership:
             else:
                 continue
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, problem)
+        if self.missing == [member.worker]:
+            boxes = {other.worker: other.box for other in self} | {member.worker: member.box}
+            misfit = tiling_problem([boxes[worker] for worker in range(self._workers)])
+            if misfit:
+                raise RefusedError(
+                    grpc.StatusCode.FAILED_PRECONDITION, f"the workers' slices do not fit together: {misfit}"
+                )
 
 
 def _box(request: JoinRequest) -> Box:

@@ -56,8 +56,9 @@ def _orthogonal(samples: int, batch_size: int, rounds: int, seed: int) -> Iterat
         batch = row
         if epoch > 0:
             slopes = [(epoch % rows, 0), *torch.randint(rows, (CANDIDATES, 2), generator=random).tolist()]
-            candidates = [(row + s * (column % rows) + t * (column // rows)) % rows for s, t in slopes]
-            candidates += [row[torch.randperm(samples, generator=random)] for _ in range(CANDIDATES // 4)]
+            # Permutations first: among equals they win, as diagonals alone repeat and leave sums undetermined.
+            candidates = [row[torch.randperm(samples, generator=random)] for _ in range(CANDIDATES // 4)]
+            candidates += [(row + s * (column % rows) + t * (column // rows)) % rows for s, t in slopes]
             batch = min(candidates, key=lambda candidate: _pairs(cell * rows + candidate))
         cell = torch.unique(cell * rows + batch, return_inverse=True)[1]
         for number in torch.randperm(rows, generator=random).tolist():

@@ -28,7 +28,7 @@ class Run(Protocol):
     bytes_down: int
     bytes_peer: int
 
-    def evaluated(self, evaluation: Evaluation) -> None:
+    def evaluated(self, member: Member, evaluation: Evaluation) -> None:
         """Take what the label holder counted."""
 
 
@@ -70,10 +70,9 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
     async def ReportEvaluation(self, request: Evaluation, context: Any) -> EvaluationReceipt:
         """Take what the label holder counted on test samples."""
         try:
-            self._run.membership.of_session(request.session)
+            self._run.evaluated(self._run.membership.of_session(request.session), request)
             self._run.bytes_up += request.ByteSize()
             self._run.bytes_peer = request.peer_bytes
-            self._run.evaluated(request)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
         return EvaluationReceipt(round=request.round)
@@ -105,6 +104,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
                 f"the upload of worker {member.worker} for round {header.round} is broken: {error}",
             ) from None
         inbox.put(Upload(member.worker, gradients, header.loss if header.HasField("loss") else None))
+        member.refusal = None
         self._run.bytes_up += received
         if header.HasField("loss"):
             self._run.bytes_peer = header.peer_bytes

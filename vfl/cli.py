@@ -1,17 +1,22 @@
 """The `cafe` command."""
 
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from vfl.config import RunConfig, apply_change, load_config, parse_config
-from vfl.errors import CafeError, InterruptedRunError, UserError
+from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
 
 if TYPE_CHECKING:
     from vfl.registry import Registry
+
+# gRPC's core logs what our errors say in a sentence; it reads this when it is first imported, below.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 # torch takes more than a second to import, so each command imports what it needs when it runs.
 
@@ -116,6 +121,21 @@ def work(
     print(f"worker {worker}: done after {rounds} rounds", file=sys.stderr)
 
 
+@app.command("slice")
+def cut(
+    file: ConfigFile,
+    changes: Changes = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The folder for the files; slices/NAME by default.")] = None,
+) -> None:
+    """Cut the data set into one file a worker, for `cafe work --data`: each party then holds its own slice only."""
+    config = load_config(file, changes)
+    folder = _folder(out or Path("slices") / file.stem, file)
+    from vfl.slices import load_data, write_slices
+
+    for path in write_slices(config, load_data(config), folder):
+        print(path)
+
+
 @app.command()
 def attack(
     transcript: Annotated[Path, typer.Argument(metavar="TRANSCRIPT", help="The transcript/ folder of a run.")],
@@ -131,7 +151,7 @@ def attack(
     from attacker.interface import attacks
     from server.main import recover
     from vfl.progress import Reporter
-    from vfl.results import Record, load_summary
+    from vfl.results import Record, clear_run, load_summary
     from vfl.show import show_summary
     from vfl.transcript import Transcript
 
@@ -142,13 +162,15 @@ def attack(
     for change in changes or []:
         apply_change(tree, change)
     config = parse_config(tree, "the recorded config")
-    folder = out or transcript.resolve().parent / f"attack-{config.attack.name.replace(':', '.')}"
+    if out is not None and (out / "transcript").resolve() == transcript.resolve():
+        raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
+    folder = _folder(out or transcript.resolve().parent / f"attack-{config.attack.name.replace(':', '.')}", transcript)
     reporter = Reporter(quiet)
     running = attacks.build(config.attack).start(recorded.setting)
     for done, observation in enumerate(recorded, start=1):
         running.observe(observation)
         reporter.step("rounds", done, recorded.rounds)
-    folder.mkdir(parents=True, exist_ok=True)
+    clear_run(folder)
     recover(config, recorded.setting, running, Record(rounds=recorded.rounds), folder, reporter)
     reporter.close()
     if score:
@@ -191,6 +213,8 @@ def bench(
     epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
 ) -> None:
     """Measure: the federation's wire, or what the attack `exact` costs."""
+    if out is not None and not out.parent.is_dir():
+        raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name == "federation":
         from bench.federation import bench_federation
 
@@ -205,22 +229,34 @@ def bench(
 
 def main() -> None:
     """Run the command; bad input ends with one sentence and exit code 2, never with a traceback."""
+    signal.signal(signal.SIGINT, _interrupted)
     try:
-        app(standalone_mode=False)
-    except typer.Exit as leave:
-        raise SystemExit(leave.exit_code) from None
-    except (typer.Abort, KeyboardInterrupt):
-        _end(InterruptedRunError("stopped"))
+        code = app(standalone_mode=False)
     except CafeError as error:
         _end(error)
-    except Exception as error:
+    except OSError as error:
+        _end(RunFailedError(f"{error.filename or 'a file'} cannot be written or read: {error.strerror or error}"))
+    except BaseException as error:
+        if _stopped:  # whatever came of it: an import cut in two fails in the oddest ways
+            _end(InterruptedRunError("stopped"))
         usage = getattr(error, "format_message", None)  # a click error: a wrong option or argument
         if usage is None:
             raise
         _end(UserError(f"{usage()} Try cafe --help."))
+    if _stopped:
+        _end(InterruptedRunError("stopped"))
+    raise SystemExit(code or 0)
 
 
-def _end(error: CafeError) -> None:
+_stopped: list[int] = []
+
+
+def _interrupted(number: int, _frame: FrameType | None) -> None:
+    _stopped.append(number)
+    raise KeyboardInterrupt
+
+
+def _end(error: CafeError) -> NoReturn:
     print(f"cafe: {error}", file=sys.stderr)
     raise SystemExit(error.exit_code)
 

@@ -13,7 +13,7 @@ from vfl.registry import PluginSection, explain
 class Section(BaseModel):
     """A part of the config: unknown keys are errors, values do not change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class FederationConfig(Section):

@@ -1,6 +1,8 @@
 """The process that all roles of `cafe run` are forked from: it imports torch and gRPC once, and initialises neither."""
 
 import multiprocessing
+import signal
+import threading
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 
@@ -17,4 +19,12 @@ def context() -> ForkServerContext:
 def warm_up() -> None:
     """Start the fork server now, so that it imports while this process does something else."""
     context()
-    forkserver.ensure_running()
+    if threading.current_thread() is not threading.main_thread():
+        forkserver.ensure_running()
+        return
+    # Ctrl-C reaches the whole group: what is still importing would end in a traceback. The parent stops its children.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -4,35 +4,39 @@ The processes come out of a fork server that has imported torch and gRPC once (a
 starting the sixteenth worker costs milliseconds and not another import of torch.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from attacker.interface import attacks
 from server.coordinator import WorkerLeftError
 from server.main import ServeOptions, serve
+from server.parameters import Parameters
 from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
-from vfl.forkserver import context
-from vfl.models import models
+from vfl.forkserver import context, warm_up
+from vfl.network import resolve_device
 from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.progress import Reporter
-from vfl.slices import WorkerData, slice_for
+from vfl.slices import WorkerData, write_slices
 from worker.defences import defences
 from worker.main import WorkerOptions, work
 
 GRACE_SECONDS = 15.0
+JOINED = "all workers have joined"
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,9 @@ def check(config: RunConfig, data: Data) -> None:
     samples = len(data.x)
     if config.federation.batch_size > samples:
         raise UserError(f"federation.batch_size: {config.federation.batch_size} is more than the {samples} samples")
-    models.build(config.model)
+    if data.classes < 2:
+        raise UserError("data: all labels are the same; there is nothing to learn")
+    resolve_device(config.device)
     defences.build(config.defence)
     setting = Setting(
         model=config.model,
@@ -63,14 +69,15 @@ def check(config: RunConfig, data: Data) -> None:
         seed=config.seed,
         device=config.device,
     )
+    Parameters(setting, config.training)
     attacks.build(config.attack).start(setting)
 
 
 def run_federation(config: RunConfig, data: Data, out: Path, quiet: bool = False) -> None:
     """Run a whole federation on this machine; its results are in `out` when this returns."""
     check(config, data)
-    with tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
-        slices = _write_slices(config, data, Path(folder))
+    with _sigterm_as_ctrl_c(), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
+        slices = write_slices(config, data, Path(folder))
         children = _Children()
         try:
             _start_and_wait(config, slices, out, quiet, children)
@@ -81,24 +88,31 @@ def run_federation(config: RunConfig, data: Data, out: Path, quiet: bool = False
             children.end()
 
 
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Clean up after SIGTERM as after Ctrl-C: it is what `timeout`, Docker and systemd send."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def worker_threads(workers: int) -> int:
     """Return how many threads each of so many processes on this machine should use."""
     return max(1, (os.cpu_count() or 1) // workers)
 
 
-def _write_slices(config: RunConfig, data: Data, folder: Path) -> list[Path]:
-    """Give each worker a file with its own slice, so that none of them ever holds another's features."""
-    paths = []
-    for worker in range(config.federation.workers):
-        path = folder / f"worker-{worker}.safetensors"
-        slice_for(data, config, worker).save(path)
-        paths.append(path)
-    return paths
-
-
 def _start_and_wait(config: RunConfig, slices: list[Path], out: Path, quiet: bool, children: "_Children") -> None:
     threads = worker_threads(config.federation.workers)
-    options = ServeOptions(out=out, threads=threads)
+    options = ServeOptions(out=out, threads=threads, stop_signals=(signal.SIGTERM,))
     coordinator = children.start("coordinator", _coordinate, config, options, quiet)
     address = coordinator.receive()
     if isinstance(address, Outcome):
@@ -117,7 +131,7 @@ def _error(outcome: Outcome) -> CafeError:
 
 
 def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions, quiet: bool) -> None:
-    serve(config, options, Reporter(quiet), pipe.send)
+    serve(config, options, Reporter(quiet), pipe.send, on_joined=lambda: pipe.send(JOINED))
 
 
 def _work(pipe: Connection, config: RunConfig, path: Path, options: WorkerOptions) -> None:  # noqa: ARG001
@@ -134,6 +148,8 @@ def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) 
     except CafeError as error:
         blames = error.worker if isinstance(error, WorkerLeftError) else None
         outcome = Outcome(error.exit_code, str(error), blames)
+    except OSError as error:
+        outcome = Outcome(1, f"{error.filename or 'a file'} cannot be written or read: {error.strerror or error}")
     except Exception as error:  # the parent must hear of bugs too, with the traceback on standard error
         import traceback
 
@@ -168,10 +184,6 @@ class _Child:
             self.outcome = value
         return value
 
-    def poll(self) -> bool:
-        """Whether there is something to receive."""
-        return self.outcome is None and self._pipe.poll()
-
     @property
     def pipe(self) -> Connection:
         """Return the pipe, to wait on."""
@@ -182,6 +194,7 @@ class _Children:
     """All processes of a run."""
 
     def __init__(self) -> None:
+        warm_up()
         self._context = context()
         self._all: list[_Child] = []
 
@@ -196,20 +209,15 @@ class _Children:
         return child
 
     def wait_for(self, coordinator: _Child) -> Outcome:
-        """Wait for the coordinator's outcome; it fails by itself when a worker that has joined goes."""
-        deadline: float | None = None
+        """Wait for the coordinator's outcome; a worker that fails before all have joined ends the run at once."""
+        joined = False
         while coordinator.outcome is None:
             silent = [child for child in self._all if child.outcome is None]
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            for pipe in wait([child.pipe for child in silent], left):
-                next(child for child in silent if child.pipe is pipe).receive()
-            failed = [child for child in self._all if child is not coordinator and child.outcome and child.outcome.code]
-            if failed and deadline is None:
-                # A worker that never joined is not missed by the coordinator: do not wait for its time-out.
-                deadline = time.monotonic() + GRACE_SECONDS
-            if deadline is not None and time.monotonic() >= deadline and coordinator.outcome is None:
-                assert failed[0].outcome is not None
-                return Outcome(failed[0].outcome.code, f"{failed[0].name}: {failed[0].outcome.sentence}")
+            for pipe in wait([child.pipe for child in silent]):
+                child = next(child for child in silent if child.pipe is pipe)
+                joined = child.receive() == JOINED or joined
+                if not joined and child is not coordinator and child.outcome and child.outcome.code:
+                    return Outcome(child.outcome.code, f"{child.name}: {child.outcome.sentence}")
         return coordinator.outcome
 
     def root_cause(self, outcome: Outcome) -> Outcome:

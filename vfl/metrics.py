@@ -34,13 +34,21 @@ def ssim(x: Tensor, truth: Tensor) -> Tensor:
 
 
 def r2(x: Tensor, truth: Tensor) -> Tensor:
-    """Return each column's coefficient of determination."""
+    """Return each column's coefficient of determination, NaN for a column that is the same in every row."""
     residual = (x - truth).square().sum(0)
     total = (truth - truth.mean(0)).square().sum(0)
-    return torch.where(total > 0, 1 - residual / total, (residual == 0).to(x.dtype))
+    return torch.where(_span(truth) > 0, 1 - residual / total, torch.nan)
 
 
 def exact_rows(x: Tensor, truth: Tensor, tolerance: float = 1e-3) -> Tensor:
     """Tell for each row whether all its values are right to a thousandth of their column's range."""
-    span = truth.max(0).values - truth.min(0).values
-    return ((x - truth).abs() <= tolerance * span.clamp(min=1e-12)).all(1)
+    span = _span(truth)
+    # A column that is the same in every row has no range: its size stands in for it.
+    span = torch.where(span > 0, span, truth.abs().amax(0).clamp(min=1.0))
+    return ((x - truth).abs() <= tolerance * span).all(1)
+
+
+def _span(truth: Tensor) -> Tensor:
+    """Return each column's range, 0 where it is only rounding."""
+    span = truth.amax(0) - truth.amin(0)
+    return torch.where(span > 1e-6 * truth.abs().amax(0), span, 0.0)

@@ -1,6 +1,5 @@
 """gRPC the way every party uses it: the same limits, keep-alive, health and reflection."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +8,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from protos.codec import MESSAGE_LIMIT_BYTES
-
-# gRPC's core logs what our errors already say in a sentence; it reads this when the first channel or server is made.
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+from vfl.errors import UserError
 
 PROTOCOL_VERSION = 1
 
@@ -57,4 +54,8 @@ def resolve_device(name: str) -> str:
 
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"device: {name!r} is not to be had here ({str(error).splitlines()[0]}); use auto") from None
     return name

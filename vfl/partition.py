@@ -3,9 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +45,11 @@ class Box:
                 return f"covers {a}:{b} of a dimension of size {size}"
         return None
 
+    def overlap(self, other: "Box") -> int:
+        """Return how many features two slices share."""
+        edges = zip(self.start, self.stop, other.start, other.stop, strict=True)
+        return math.prod(max(0, min(b, d) - max(a, c)) for a, b, c, d in edges)
+
     def _window(self) -> tuple[slice, ...]:
         return tuple(slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
 
@@ -61,19 +65,19 @@ def partition(sample_shape: Shape, workers: int, slices: Sequence[str] | None = 
 
 def tiling_problem(boxes: Sequence[Box]) -> str | None:
     """Return why the boxes do not tile the sample (a hole, an overlap), or None when they do."""
-    covered = np.zeros(boxes[0].sample_shape, dtype=np.int32)
     for worker, box in enumerate(boxes):
         problem = box.problem()
         if problem:
             return f"the slice of worker {worker} {problem}"
         if box.sample_shape != boxes[0].sample_shape:
             return f"worker {worker} cuts samples of shape {box.sample_shape}, worker 0 of {boxes[0].sample_shape}"
-        covered[box._window()] += 1
-    if (covered > 1).any():
-        return f"{int((covered > 1).sum())} of {covered.size} features are held by more than one worker"
-    if (covered == 0).any():
-        return f"{int((covered == 0).sum())} of {covered.size} features are held by no worker"
-    return None
+    for (one, first), (other, second) in combinations(enumerate(boxes), 2):
+        shared = first.overlap(second)
+        if shared:
+            return f"{shared} features are held by more than one worker, by {one} and by {other}"
+    # Boxes within the sample that do not overlap tile it if they hold as many features as it has.
+    missing = math.prod(boxes[0].sample_shape) - sum(math.prod(box.shape) for box in boxes)
+    return f"{missing} features are held by no worker" if missing else None
 
 
 def assemble(boxes: Sequence[Box], parts: Sequence[Tensor]) -> Tensor:

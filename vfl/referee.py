@@ -56,7 +56,7 @@ def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
     baseline = psnr(truth.mean(0, keepdim=True).expand_as(truth), truth)
     return {
         "psnr_mean": float(values.mean()),
-        "psnr_median": float(values.median()),
+        "psnr_median": float(values.quantile(0.5)),
         "psnr_min": float(values.min()),
         "ssim_mean": float(ssim(x, truth).mean()),
         "share_30db": float((values >= 30).double().mean()),
@@ -66,7 +66,7 @@ def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
 
 def score_table(x: Tensor, truth: Tensor) -> dict[str, float]:
     """Return the scores of recovered table rows."""
-    return {"r2": float(r2(x, truth).mean()), "share_exact": float(exact_rows(x, truth).float().mean())}
+    return {"r2": float(r2(x, truth).nanmean()), "share_exact": float(exact_rows(x, truth).float().mean())}
 
 
 def best_order(x: Tensor, truth: Tensor, cell: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def best_order(x: Tensor, truth: Tensor, cell: Tensor) -> Tensor:
     return order
 
 
-def _representation_error(config: RunConfig, data: Data, arrays: dict[str, np.ndarray]) -> float:
+def _representation_error(config: RunConfig, data: Data, arrays: dict[str, np.ndarray]) -> float | None:
     """Return the median relative error over samples and workers; a worker where nothing leaks does not count."""
     errors = []
     boxes = partition(data.sample_shape, config.federation.workers, config.federation.slices)
@@ -94,4 +94,5 @@ def _representation_error(config: RunConfig, data: Data, arrays: dict[str, np.nd
         found = torch.tensor(arrays[f"representation_{worker}"])
         error = (found - truth).norm(dim=1) / truth.norm(dim=1)
         errors.append(error[torch.isfinite(error)])
-    return float(torch.cat(errors).median())
+    found_at_all = torch.cat(errors).double()
+    return float(found_at_all.quantile(0.5)) if len(found_at_all) else None

@@ -15,7 +15,7 @@ from vfl.errors import UserError
 class Plugin(BaseModel):
     """Base of all plug-ins: the fields are its options in the config, an unknown one is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 P = TypeVar("P", bound=Plugin)
@@ -25,8 +25,9 @@ C = TypeVar("C", bound=type[Plugin])
 class Registry(Generic[P]):
     """The plug-ins of one kind. `kind` is also the config section that names them."""
 
-    def __init__(self, kind: str, group: str, builtins: Iterable[str]) -> None:
+    def __init__(self, kind: str, base: type[P], group: str, builtins: Iterable[str]) -> None:
         self.kind = kind
+        self._base = base
         self.group = group
         self._builtins = tuple(builtins)
         self._classes: dict[str, type[P]] = {}
@@ -89,9 +90,10 @@ class Registry(Generic[P]):
             raise UserError(f"{self.kind}.name: {name!r} cannot be imported: {error}") from None
 
     def _checked(self, name: str, thing: Any) -> type[P]:
-        if not (isinstance(thing, type) and issubclass(thing, Plugin)):
-            raise UserError(f"{self.kind}.name: {name!r} is not a plug-in class (a subclass of vfl.registry.Plugin)")
-        return thing  # type: ignore[return-value]
+        if not (isinstance(thing, type) and issubclass(thing, self._base)):
+            base = f"{self._base.__module__}.{self._base.__name__}"
+            raise UserError(f"{self.kind}.name: {name!r} is not a plug-in class (a subclass of {base})")
+        return thing
 
 
 class PluginSection(BaseModel):

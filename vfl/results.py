@@ -1,6 +1,9 @@
 """A run's folder: `summary.json` and `recovered.npz`, written whole or not at all."""
 
 import json
+import math
+import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +27,7 @@ class Record:
 
     rounds: int = 0
     seconds: float = 0.0
+    began: float = field(default_factory=time.monotonic)
     losses: list[float] = field(default_factory=list)
     test_accuracy: float | None = None
     bytes_up: int = 0
@@ -69,7 +73,7 @@ def write_summary(
         "batch_size": setting.batch_size if setting else config.federation.batch_size,
         "rounds": record.rounds,
         "seconds": {
-            "total": record.seconds + attack_seconds,
+            "total": time.monotonic() - record.began,
             "federation": record.seconds,
             "attack": attack_seconds,
         },
@@ -98,8 +102,33 @@ def write_summary(
 
 def save_summary(out: Path, summary: dict[str, Any]) -> None:
     """Write summary.json."""
-    text = json.dumps(summary, indent=1, allow_nan=False)
+    text = json.dumps(_finite(summary), indent=1, allow_nan=False)
     write_atomically(out / "summary.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
+
+
+def _finite(tree: Any) -> Any:
+    """Return the tree with null for numbers that JSON cannot write."""
+    if isinstance(tree, dict):
+        return {key: _finite(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_finite(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
+def clear_run(out: Path) -> None:
+    """Remove what an earlier run left in a folder, so that nothing of it is taken for this run's."""
+    for pattern in (
+        "summary.json",
+        "recovered.npz",
+        "*.png",
+        "report.html",
+        "transcript/*.safetensors",
+        "transcript/meta.json",
+    ):
+        for path in out.glob(pattern):
+            path.unlink()
+    if (out / "events").is_dir():
+        shutil.rmtree(out / "events")
 
 
 def load_summary(out: Path) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class WorkerData:
             )
         except FileNotFoundError:
             raise UserError(f"there is no slice file {path}") from None
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
             raise UserError(f"{path} is not a worker's slice file: {error}") from None
 
 
@@ -82,6 +82,16 @@ def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
         data.y_test if holds_labels else None,
         data.classes if holds_labels else 0,
     )
+
+
+def write_slices(config: RunConfig, data: Data, folder: Path) -> list[Path]:
+    """Give each worker a file with its own slice, so that none of them ever holds another's features."""
+    paths = []
+    for worker in range(config.federation.workers):
+        path = folder / f"worker-{worker}.safetensors"
+        slice_for(data, config, worker).save(path)
+        paths.append(path)
+    return paths
 
 
 def digest(ids: Sequence[str]) -> bytes:

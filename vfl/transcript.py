@@ -51,12 +51,15 @@ class Transcript:
             meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{folder} is not a transcript: meta.json cannot be read ({error})") from None
-        if meta.get("format") != FORMAT:
-            raise UserError(f"{folder} is a transcript of format {meta.get('format')}, this release reads {FORMAT}")
-        self.config = parse_config(meta["config"], f"{folder}/meta.json")
+        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+            raise UserError(f"{folder} is not a transcript of format {FORMAT}, which this release reads")
+        self.config = parse_config(meta.get("config", {}), f"{folder}/meta.json")
         # A run that was stopped early has fewer rounds than it planned.
         self.rounds = len(list(folder.glob("round-*.safetensors")))
-        self.setting = _setting(meta["setting"], self.config, self.rounds)
+        try:
+            self.setting = _setting(meta["setting"], self.config, self.rounds)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{folder}/meta.json does not describe a run's setting: {error!r}") from None
 
     def __iter__(self) -> Iterator[Observation]:
         version, parameters = 0, ModelTensors((), {})

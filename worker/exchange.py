@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import grpc
+import torch
 from torch import Tensor
 
 from protos import worker_pb2_grpc
@@ -16,6 +17,15 @@ from vfl.network import open_channel, sentence
 
 OUTPUT_LIMIT_BYTES = 256 << 20
 """The largest output of one worker that the label holder accepts."""
+
+RECEIVE_SECONDS = 60.0
+"""How long a peer may take to send its output."""
+
+OPEN_SECONDS = 10.0
+"""How long a peer waits for a label holder that has not been told to start yet."""
+
+REACH_SECONDS = 20.0
+"""How long a worker tries to reach the label holder before it says so."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +40,7 @@ class Rendezvous:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._brought: dict[int, _Brought] = {}
-        self._answers: dict[int, tuple[int, Tensor | None]] = {}
+        self._answers: dict[int, tuple[int, list[SwapPart]]] = {}
         self._failure: str | None = None
         self.run_id = ""
         self.widths: dict[int, int] = {}
@@ -43,13 +53,13 @@ class Rendezvous:
             self.run_id, self.widths = run_id, dict(widths)
             self._changed.notify_all()
 
-    def bring(self, worker: int, number: int, output: Tensor, timeout: float) -> Tensor | None:
-        """Leave a peer's output and wait for the gradient of it (None when the round only evaluates)."""
+    def bring(self, worker: int, number: int, output: Tensor, timeout: float) -> list[SwapPart]:
+        """Leave a peer's output and wait for the answer: the gradient of it, nothing when the round only evaluates."""
         with self._changed:
             self._brought[worker] = _Brought(number, output)
             self._changed.notify_all()
             self._wait(
-                lambda: self._answers.get(worker, (0, None))[0] == number,
+                lambda: self._answers.get(worker, (0, []))[0] == number,
                 timeout,
                 lambda: f"the answer to round {number}",
             )
@@ -74,7 +84,11 @@ class Rendezvous:
     def answer(self, number: int, gradients: Mapping[int, Tensor | None]) -> None:
         """Give each peer the gradient of its output."""
         with self._changed:
-            self._answers.update({worker: (number, gradient) for worker, gradient in gradients.items()})
+            for worker, gradient in gradients.items():
+                tensors = {} if gradient is None else {"gradient": gradient}
+                parts = list(swap_parts(self.run_id, worker, number, tensors))
+                self._answers[worker] = (number, parts)
+                self.bytes += sum(part.ByteSize() for part in parts)
             self._changed.notify_all()
 
     def count(self, part: SwapPart) -> None:
@@ -117,34 +131,36 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
         """Take a peer's output, answer with the gradient of it."""
         if not self._holds_labels:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"worker {self._worker} is not the label holder")
+        # A caller that says nothing must not keep a thread for ever.
+        patience = threading.Timer(min(RECEIVE_SECONDS, self._timeout), context.cancel)
+        patience.start()
         try:
             header, output = self._receive(request_iterator)
-            gradient = self._rendezvous.bring(header.worker, header.round, output, self._timeout)
+            patience.cancel()
+            parts = self._rendezvous.bring(header.worker, header.round, output, self._timeout)
         except CodecError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except RunFailedError as error:
             context.abort(grpc.StatusCode.ABORTED, str(error))
-        tensors = {} if gradient is None else {"gradient": gradient}
-        for part in swap_parts(self._rendezvous.run_id, header.worker, header.round, tensors):
-            self._rendezvous.count(part)
-            yield part
+        finally:
+            patience.cancel()
+        yield from parts
 
     def _receive(self, parts: Iterator[SwapPart]) -> tuple[SwapHeader, Tensor]:
         first = next(parts, None)
         if first is None or first.WhichOneof("part") != "header":
             raise CodecError("an exchange begins with a header")
         header = first.header
-        self._rendezvous.wait_open(self._timeout)
+        self._rendezvous.wait_open(OPEN_SECONDS)
         if header.run_id != self._rendezvous.run_id:
             raise CodecError("this exchange belongs to another run")
         if header.worker not in self._rendezvous.widths:
             raise CodecError(f"worker {header.worker} is no peer of this label holder")
         self._rendezvous.count(first)
-        tensors = read_bundle(header, parts, self._rendezvous.count)
-        output = tensors.get("output")
+        output = read_bundle(header, parts, self._rendezvous.count).get("output")
         width = self._rendezvous.widths[header.worker]
-        if output is None or output.dim() != 2 or output.shape[1] != width or not output.is_floating_point():
-            raise CodecError(f"worker {header.worker} must send one tensor `output` of shape (batch, {width})")
+        if output is None or output.dim() != 2 or output.shape[1] != width or output.dtype != torch.float32:
+            raise CodecError(f"worker {header.worker} must send one float32 tensor `output` of shape (batch, {width})")
         return header, output
 
 
@@ -155,6 +171,16 @@ class Peer:
         self._address, self._run_id, self._worker, self._timeout = address, run_id, worker, timeout
         self._channel = open_channel(address)
         self._stub = worker_pb2_grpc.ExchangeStub(self._channel)
+
+    def reach(self) -> None:
+        """Make sure that the label holder can be reached, before the first round depends on it."""
+        try:
+            grpc.channel_ready_future(self._channel).result(timeout=min(REACH_SECONDS, self._timeout))
+        except grpc.FutureTimeoutError:
+            raise RunFailedError(
+                f"worker {self._worker} cannot reach the label holder at {self._address}: start the label holder with "
+                f"--listen and --advertise set to an address that the others can reach, and open that port"
+            ) from None
 
     def swap(self, number: int, output: Tensor) -> Tensor | None:
         """Send this worker's output for a round; return the gradient of it."""

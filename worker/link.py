@@ -114,5 +114,5 @@ class Link:
     def _fail(self, reason: str) -> None:
         self._over = RunFailedError(reason)
         self._ended.set()
+        self.on_failure(reason)  # first: the queue may be full of orders that nobody will take any more
         self._orders.put(self._over)
-        self.on_failure(reason)

@@ -9,7 +9,7 @@ from grpc_health.v1 import health
 from torch import Tensor
 
 from protos import worker_pb2, worker_pb2_grpc
-from protos.codec import Assembler
+from protos.codec import Assembler, CodecError
 from protos.coordinator_pb2 import JoinRequest, Purpose, Round, Slice, Start
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from vfl.config import RunConfig
@@ -17,6 +17,7 @@ from vfl.errors import RunFailedError, UserError
 from vfl.models import build_bottom, build_top
 from vfl.network import OPTIONS, PROTOCOL_VERSION, add_health, resolve_device, statuses
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
+from vfl.seeds import seeded
 from vfl.slices import WorkerData
 from worker.defences import defences
 from worker.exchange import ExchangeService, Peer, Rendezvous
@@ -25,6 +26,9 @@ from worker.party import Bottom, Top
 
 PARAMETER_LIMIT_BYTES = 16 << 30
 """The largest model that a worker accepts from its coordinator."""
+
+EVERYWHERE = ("0.0.0.0", "[::]", "::")
+"""Hosts to listen on, but no addresses that anybody could call."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class WorkerOptions:
 
 def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> int:
     """Take part in a run to its end; return the number of rounds done."""
+    host = options.listen.rpartition(":")[0]
+    if options.worker == config.federation.label_holder and host in EVERYWHERE and options.advertise is None:
+        raise UserError(
+            f"--listen {options.listen}: say with --advertise HOST:PORT how the others reach the label holder"
+        )
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     rendezvous = Rendezvous()
@@ -48,7 +57,6 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> int:
     link.on_failure = rendezvous.fail
     try:
         link.wait_for_coordinator(config.federation.join_timeout)
-        host = options.listen.rpartition(":")[0]
         link.join(_join_request(data, options, options.advertise or f"{host}:{port}"))
         return _Rounds(config, data, options.worker, link, rendezvous).run()
     finally:
@@ -103,12 +111,16 @@ class _Rounds:
             self._rendezvous.open(start.run_id, {m: w for m, w in enumerate(widths) if m != self._worker})
         else:
             self._peer = Peer(start.label_holder_address, start.run_id, self._worker, self._timeout)
+            self._peer.reach()
 
     def _take_parameters(self, order: ParametersOrder) -> None:
-        assembler = Assembler(order.bundle, PARAMETER_LIMIT_BYTES)
-        while not assembler.complete:
-            assembler.add(self._link.next_order().chunk)
-        tensors = assembler.finish()
+        try:
+            assembler = Assembler(order.bundle, PARAMETER_LIMIT_BYTES)
+            while not assembler.complete:
+                assembler.add(self._link.next_order().chunk)
+            tensors = assembler.finish()
+        except CodecError as error:
+            raise RunFailedError(f"the coordinator sent broken parameters: {error}") from None
         self._bottom.load(without_prefix(BOTTOM, tensors))
         if self._top:
             self._top.load(without_prefix(TOP, tensors))
@@ -126,7 +138,8 @@ class _Rounds:
             self._train(order.round, indices)
 
     def _train(self, number: int, indices: Tensor) -> None:
-        output = self._bottom.forward(indices)
+        with seeded(self._config.seed, f"worker {self._worker}", number):  # for models that draw, as dropout does
+            output = self._bottom.forward(indices)
         loss = None
         top_gradients: Tensors = {}
         if self._top:
@@ -161,7 +174,7 @@ class _Rounds:
 
 def _start_server(config: RunConfig, options: WorkerOptions, rendezvous: Rendezvous) -> tuple[grpc.Server, int]:
     # Every peer's exchange waits in a thread of its own for the label holder's answer.
-    pool = futures.ThreadPoolExecutor(max_workers=config.federation.workers + 4)
+    pool = futures.ThreadPoolExecutor(max_workers=config.federation.workers + 8)
     server = grpc.server(pool, options=OPTIONS)
     holds_labels = options.worker == config.federation.label_holder
     service = ExchangeService(rendezvous, holds_labels, options.worker, config.federation.round_timeout)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from vfl.errors import RunFailedError
 from vfl.observation import Tensors
 
 
@@ -32,8 +33,10 @@ class Bottom:
     def evaluate(self, indices: Tensor) -> Tensor:
         """Return the outputs for test samples."""
         assert self._x_test is not None
+        self._model.eval()
         with torch.no_grad():
             output: Tensor = self._model(self._x_test[indices])
+        self._model.train()
         return output
 
     def backward(self, output_gradient: Tensor) -> Tensors:
@@ -78,13 +81,23 @@ class Top:
         """Return how many test samples are classified right, and their summed loss."""
         assert self._y_test is not None
         truth = self._y_test[indices]
+        self._model.eval()
         with torch.no_grad():
             logits = self._model(torch.cat([output.to(self._device) for output in outputs], dim=1))
             loss = cross_entropy(logits, truth, reduction="sum")
+        self._model.train()
         return int((logits.argmax(1) == truth).sum()), float(loss)
 
 
 def _load(model: nn.Module, tensors: Tensors) -> None:
+    own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    sent = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for name in own | sent:
+        if own.get(name) != sent.get(name):
+            raise RunFailedError(
+                f"the coordinator's {name} has shape {sent.get(name)}, this worker's {own.get(name)}: "
+                f"is the config's model section the same on both?"
+            )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[name])

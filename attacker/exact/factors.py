@@ -7,8 +7,8 @@ from torch import Tensor
 
 OVERSAMPLING = 10
 """Columns that the sketch has beyond the batch: they hold rounding noise only, which is how it is measured."""
-NOISE_MARGIN = 4.0
-"""How far above the measured noise a singular value must lie: structured rounding errors have a heavy tail."""
+NOISE_MARGIN = 10.0
+"""How far above the measured noise a singular value must lie: what is kept is known to a tenth at least."""
 
 
 @dataclass(frozen=True)

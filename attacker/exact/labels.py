@@ -67,8 +67,6 @@ def _check_forward(
 ) -> None:
     """Put a cell's candidates in another order where running them forward contradicts the present one."""
     z = [tail.z[order[slots]] for tail, order in zip(tails, orders, strict=True)]
-    if not all(bool(part.isfinite().all()) for part in z):
-        return
     own = [worker.take(order[slots]) for worker, order in zip(apart, orders, strict=True)]
     choice = rearrange(Forward(z, own, top), len(slots), len(own))
     for m, order in enumerate(orders):

@@ -14,7 +14,7 @@ from attacker.exact.remainder import add_remainders
 from attacker.exact.subspaces import inputs_side
 
 CutOff = Callable[[Tensor], Tensor]
-"""From h (samples, inputs) to where v must be zero (samples, outputs): outputs that a ReLU cuts off send nothing back."""
+"""From h (samples, inputs) to where v must be zero (samples, outputs): a ReLU that cuts off sends nothing back."""
 PASSES = 5
 """How often remainders are looked for: each pass may complete batches that the next one needs."""
 

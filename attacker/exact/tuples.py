@@ -1,7 +1,6 @@
 """Candidates of several workers checked together: run forward, they must predict the very p - y that came back.
 
-Sharper than comparing equations for u, which leave much open when ReLU has cut off most of a worker's outputs;
-possible once a sample's h is known at all workers.
+Sharper than comparing equations for u, which leave much open when ReLU has cut off most of a worker's outputs.
 """
 
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ from itertools import combinations
 import torch
 from torch import Tensor, nn
 
-from attacker.exact.matching import Equations
+from attacker.exact.matching import Equations, common_u
 
 MISMATCH = 1e-4
 """Relative misfit above which a sample's candidates are taken for a mismatch and arranged anew."""
@@ -27,6 +26,22 @@ class Forward:
 
     def best(self, choice: Tensor) -> tuple[Tensor, Tensor]:
         """Return the misfit and the label that fits best, for choices (n, workers) of candidates."""
+        known = torch.stack([z[choice[:, m]].isfinite().all(dim=1) for m, z in enumerate(self._z)]).all(dim=0)
+        misfit, label = choice.new_zeros(len(choice), dtype=torch.float64), choice.new_zeros(len(choice))
+        for mask, judge in ((known, self._forward), (~known, self._backward)):
+            if bool(mask.any()):
+                misfit[mask], label[mask] = judge(choice[mask])
+        return misfit, label
+
+    def _backward(self, choice: Tensor) -> tuple[Tensor, Tensor]:
+        """Where an h is missing p cannot be predicted: the others' equations for u must still agree."""
+        picked = [worker.take(choice[:, m]) for m, worker in enumerate(self._workers)]
+        u = common_u(picked)
+        away = torch.stack([((own.a @ u[:, :, None])[:, :, 0] - own.b).square().sum(dim=1) for own in picked])
+        weight = torch.stack([own.weight.square() for own in picked])
+        return ((weight * away).sum(dim=0) / weight.sum(dim=0)).sqrt(), u.argmin(dim=1)
+
+    def _forward(self, choice: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             sent = torch.cat([z[choice[:, m]] for m, z in enumerate(self._z)], dim=1)
             p = torch.softmax(self._top(sent), dim=1)
@@ -55,7 +70,7 @@ def rearrange(forward: Forward, count: int, workers: int) -> Tensor:
 def _greedy(forward: Forward, count: int, workers: int) -> Tensor:
     """Try all combinations and take the best that are left, one after the other: true ones fit by far the best."""
     choices = torch.cartesian_prod(*[torch.arange(count)] * workers).reshape(-1, workers)
-    misfit = torch.cat([forward.best(some)[0] for some in choices.split(10_000)]).nan_to_num(torch.inf)
+    misfit = torch.cat([forward.best(some)[0] for some in choices.split(5_000)]).nan_to_num(torch.inf)
     taken = []
     for _ in range(count):
         best = choices[int(misfit.argmin())]

@@ -91,3 +91,24 @@ def test_the_epochs_asked_for_are_the_fewest_that_do(samples, size, epochs):
             attacks.build(PluginSection(name="least_squares")).start(
                 setting(samples=samples, batch_size=size, rounds=(epochs - 1) * rounds)
             )
+
+
+def test_samples_whose_gradient_is_zero_are_declared_lost_and_spoil_nobody():
+    x, y = torch.randn(23, 11), torch.arange(23) % 3
+    given = setting(model=PluginSection(name="mlp", hidden=[3]))
+    recovery = attack(given, x, y)
+    dead_somewhere = 0
+    for worker, box in enumerate(given.boxes):
+        first = build_bottom(given.model, box.shape, 0, worker)[1]
+        dead = (first(box.cut(x)) <= 0).all(1)
+        found = recovery.slices[worker]
+        assert torch.equal(found.isnan().all(1), dead)
+        assert torch.allclose(found[~dead], box.cut(x)[~dead], atol=1e-3)
+        dead_somewhere += int(dead.sum())
+    assert dead_somewhere > 0
+
+
+def test_the_orthogonal_schedule_determines_the_samples_too():
+    x, y = torch.randn(25, 11), torch.arange(25) % 3
+    given = setting(samples=25, schedule="orthogonal", rounds=40)
+    assert torch.allclose(attack(given, x, y).slices[0], given.boxes[0].cut(x), atol=1e-3)

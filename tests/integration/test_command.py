@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -33,8 +34,13 @@ def config(tmp_path) -> Path:
     return path
 
 
+# What the test's own imports put into the environment must not reach the command.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
+
+
 def cafe(*arguments, **options) -> subprocess.CompletedProcess:
-    return subprocess.run([*CAFE, *map(str, arguments)], capture_output=True, text=True, timeout=120, **options)
+    command = [*CAFE, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT, **options)
 
 
 def ours(tag: str) -> list[psutil.Process]:
@@ -85,11 +91,11 @@ def test_run_scores_the_attack_and_writes_the_folder(config, tmp_path):
     assert offline["attack"]["psnr_min"] == summary["attack"]["psnr_min"]
 
 
-def start(*arguments, tag: str) -> subprocess.Popen:
-    environment = {**os.environ, "CAFE_TEST_TAG": tag}
-    return subprocess.Popen(
-        [*CAFE, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+def start(*arguments, tag: str, **options) -> subprocess.Popen:
+    environment = {**ENVIRONMENT, "CAFE_TEST_TAG": tag}
+    command = [*CAFE, *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, **options)
 
 
 def wait_for(condition, seconds=60):
@@ -122,6 +128,139 @@ def test_ctrl_c_stops_everything_and_keeps_what_is_done(config, tmp_path):
     assert summary["ended"] != "complete"
     assert summary["rounds"] >= 3
     assert len(list(Transcript(out / "transcript"))) >= 3
+
+
+PLUGIN = """
+import time
+from pathlib import Path
+from attacker.interface import AttackPlugin, Recovery
+
+class Odd(AttackPlugin):
+    where: str
+    def start(self, setting):
+        self.__dict__["seen"] = 0
+        return self
+    def observe(self, observation):
+        if self.where == "observe" and observation.round == 3:
+            raise KeyError("a bug")
+    def recover(self, progress):
+        Path("recovering").touch()
+        if self.where == "recover":
+            raise KeyError("a bug")
+        time.sleep(60)
+        return Recovery()
+"""
+
+
+def odd(config, where):
+    (config.parent / "odd_attack.py").write_text(PLUGIN)
+    return ["run", config, "--out", "out", "--set", f"attack={{name: 'odd_attack:Odd', where: {where}}}"]
+
+
+@pytest.mark.parametrize("where", ["observe", "recover"])
+def test_a_bug_in_an_attack_does_not_lose_what_is_done(config, tmp_path, where):
+    done = cafe(*odd(config, where), cwd=tmp_path)
+    assert done.returncode == 1
+    assert "internal error: KeyError: 'a bug'" in done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert "a bug" in summary["ended"]
+    assert summary["rounds"] >= 3
+
+
+def test_ctrl_c_on_the_terminal_during_recovery_keeps_the_rounds(config, tmp_path):
+    tag = f"recovery-{os.getpid()}"
+    process = start(*odd(config, "nowhere"), tag=tag, cwd=tmp_path, start_new_session=True)
+    wait_for(lambda: (tmp_path / "recovering").exists())
+    os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
+    _, words = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in words
+    assert nothing_left(tag)
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["rounds"] == 80
+
+
+@pytest.mark.parametrize("after", [0.1, 0.6, 1.2, 2.0])
+def test_ctrl_c_while_everything_starts_ends_quietly(config, tmp_path, after):
+    tag = f"early-{after}-{os.getpid()}"
+    process = start(
+        "run", config, "--out", tmp_path / "out", "--set", "federation.epochs=100000", tag=tag, start_new_session=True
+    )
+    time.sleep(after)
+    os.killpg(process.pid, signal.SIGINT)
+    _, words = process.communicate(timeout=60)
+    if after > 0.5:  # before that Python itself is still starting, and ends as Python does
+        assert process.returncode == 130, words
+        assert "Traceback" not in words
+    assert nothing_left(tag)
+
+
+def test_sigterm_cleans_up_as_ctrl_c_does(config, tmp_path):
+    out = tmp_path / "out"
+    before = set(Path(tempfile.gettempdir()).glob("cafe-slices-*"))
+    process = long_run(config, out, tag := f"term-{os.getpid()}")
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert nothing_left(tag)
+    assert json.loads((out / "summary.json").read_text())["rounds"] >= 3
+    assert set(Path(tempfile.gettempdir()).glob("cafe-slices-*")) <= before
+
+
+def test_a_worker_that_waits_for_its_coordinator_can_be_stopped(config):
+    process = start("work", config, "--id", 0, "--coordinator", "127.0.0.1:9", tag="waiting")
+    time.sleep(6)
+    process.send_signal(signal.SIGINT)
+    _, words = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "cafe: stopped" in words
+
+
+def test_a_folder_used_again_holds_the_new_run_only(config, tmp_path):
+    out = tmp_path / "out"
+    assert cafe("run", config, "--out", out, "--set", "transcript=true").returncode == 0
+    changes = ["--set", "attack.name=none", "--set", "federation.epochs=1", "--set", "seed=9"]
+    again = cafe("run", config, "--out", out, *changes)
+    assert again.returncode == 0
+    assert "No attack was run" in again.stdout
+    assert not (out / "recovered.npz").exists()
+    assert not list(out.glob("transcript/*"))
+    assert json.loads((out / "summary.json").read_text())["attack"]["psnr_mean"] is None
+
+
+def test_a_coordinator_that_cannot_start_leaves_the_folder_alone(config, tmp_path):
+    (tmp_path / "summary.json").write_text("mine")
+    assert cafe("serve", config, "--listen", "203.0.113.7:1", "--out", tmp_path).returncode == 2
+    assert (tmp_path / "summary.json").read_text() == "mine"
+
+
+def test_slices_cut_beforehand_will_do(config, tmp_path):
+    made = cafe("slice", config, "--out", tmp_path / "slices").stdout.split()
+    assert [Path(path).name for path in made] == [f"worker-{m}.safetensors" for m in range(4)]
+    changes = ["--set", "data={name: npz, path: nowhere.npz}", "--set", "attack.name=none"]
+    serve = start("serve", config, "--listen", "127.0.0.1:0", "--out", tmp_path / "o", *changes, tag="slices")
+    address = re.search(r"listening on (\S+),", serve.stderr.readline()).group(1)
+    workers = [
+        start("work", config, "--id", m, "--coordinator", address, "--data", made[m], *changes, tag="slices")
+        for m in range(4)
+    ]
+    for process in (serve, *workers):
+        _, words = process.communicate(timeout=120)
+        assert process.returncode == 0, words
+
+
+def test_a_worker_with_another_model_says_so(config, tmp_path):
+    changes = ["--set", "federation.workers=2", "--set", "attack.name=none"]
+    serve = start("serve", config, "--listen", "127.0.0.1:0", "--out", tmp_path / "o", *changes, tag="model")
+    address = re.search(r"listening on (\S+),", serve.stderr.readline()).group(1)
+    worker = start("work", config, "--id", 0, "--coordinator", address, *changes, tag="model")
+    other = cafe("work", config, "--id", 1, "--coordinator", address, *changes, "--set", "model.hidden=[17]")
+    assert other.returncode == 1
+    assert "is the config's model section the same on both?" in other.stderr
+    assert "Traceback" not in other.stderr
+    for process in (serve, worker):
+        _, words = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert "worker 1 left" in words
 
 
 def role(name: str, tag: str) -> psutil.Process:
@@ -223,6 +362,10 @@ def test_nobody_at_the_coordinators_address(config):
         ),
         (["run", "CONFIG", "--out", "/proc/nothing"], "--out /proc/nothing"),
         (["run"], "Missing argument 'FILE'"),
+        (["run", "CONFIG", "--set", "training.lr=.inf"], "training.lr"),
+        (["run", "CONFIG", "--set", "device=banana"], "device: 'banana' is not to be had here"),
+        (["run", "CONFIG", "--set", "attack.name=vfl.models.mlp:MLP"], "is not a plug-in class"),
+        (["work", "CONFIG", "--id", "0", "--coordinator", "127.0.0.1:1", "--listen", "0.0.0.0:0"], "--advertise"),
         (["work", "CONFIG", "--id", "9", "--coordinator", "127.0.0.1:1"], "workers of this federation are 0 to 3"),
         (["work", "CONFIG", "--id", "0", "--coordinator", "here"], "expected HOST:PORT"),
         (["serve", "CONFIG", "--listen", "203.0.113.7:1"], "cannot be bound"),

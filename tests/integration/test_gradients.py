@@ -84,3 +84,21 @@ def test_frozen_parameters_cross_the_wire_once(tmp_path):
     per_round = (sizes[6]["down"] - sizes[2]["down"]) / 4 / 4
     assert per_round < 60  # a round's order with eight indices, and no parameters
     assert sizes[2]["peer"] > 0
+
+
+DROPOUT = """
+from torch import nn
+from vfl.models import SplitModel
+
+class WithDropout(SplitModel):
+    def bottom(self, shape):
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+"""
+
+
+def test_a_model_that_draws_at_random_is_reproducible_too(tmp_path, monkeypatch):
+    (tmp_path / "dropout_model.py").write_text(DROPOUT)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    config = small_config(model={"name": "dropout_model:WithDropout"}, training={"lr": 0.1})
+    assert_same(*(run_in_processes(config, tmp_path / name) for name in ("a", "b")))

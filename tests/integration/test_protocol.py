@@ -1,5 +1,6 @@
 """Raw protocol messages against a real coordinator: bad ones are refused with a sentence, nothing hangs."""
 
+import json
 import re
 import subprocess
 import sys
@@ -42,7 +43,7 @@ class RawCoordinator:
             str(folder / "out"),
         ]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-        self.words: list[str] = []
+        self.out = folder / "out"
         line = self.process.stderr.readline()
         address = re.search(r"listening on (\S+),", line)
         assert address, line + self.process.stderr.read()
@@ -86,9 +87,9 @@ def join_request(worker, /, **changes):
 class RawWorker:
     """A worker played by hand."""
 
-    def __init__(self, coordinator, worker):
+    def __init__(self, coordinator, worker, **changes):
         self.stub, self.worker = coordinator.stub, worker
-        self.orders = coordinator.stub.Join(join_request(worker), timeout=60)
+        self.orders = coordinator.stub.Join(join_request(worker, **changes), timeout=60)
         self.session = next(self.orders).welcome.session
         self.parameters: dict[str, torch.Tensor] = {}
 
@@ -168,6 +169,12 @@ def finish(coordinator, workers, first=1):
         ),
         ({"slice": Slice(sample_shape=[9], start=[4], stop=[9])}, "FAILED_PRECONDITION", "cuts samples of shape"),
         ({"slice": Slice()}, "INVALID_ARGUMENT", "bounds for a sample of 0 dimensions"),
+        (
+            {"slice": Slice(sample_shape=[1 << 55], start=[0], stop=[1 << 55])},
+            "INVALID_ARGUMENT",
+            "at most .* features",
+        ),
+        ({"samples": 10**13}, "INVALID_ARGUMENT", "expected 1 to 100000000"),
     ],
 )
 def test_a_worker_that_does_not_fit_is_refused_and_the_right_one_still_gets_in(coordinator, changes, code, words):
@@ -300,6 +307,35 @@ def test_a_second_upload_for_the_same_round_is_refused(coordinator, pair):
     for worker in pair:
         assert worker.next_round().round == 2
     finish(coordinator, pair, first=2)
+
+
+def test_a_loss_that_is_no_number_is_refused(coordinator, pair):
+    status, details = refused(lambda: pair[0].upload(1, loss=float("nan")))
+    assert status == grpc.StatusCode.INVALID_ARGUMENT
+    assert "a loss of nan" in details
+    finish(coordinator, pair)
+
+
+def test_an_evaluation_comes_from_the_label_holder_and_adds_up(coordinator):
+    pair = [RawWorker(coordinator, worker, test_samples=5) for worker in (0, 1)]
+    for number in range(1, 4):
+        assert [worker.next_round().round for worker in pair] == [number] * 2
+        for worker in pair:
+            worker.upload(number)
+    asked = [worker.next_round() for worker in pair]
+    assert list(asked[0].indices) == list(range(5))
+
+    def report(worker, **numbers):
+        values = {"session": worker.session, "round": 4, "correct": 3, "total": 5, **numbers}
+        return coordinator.stub.ReportEvaluation(Evaluation(**values), timeout=30)
+
+    assert refused(lambda: report(pair[1]))[0] == grpc.StatusCode.PERMISSION_DENIED
+    assert refused(lambda: report(pair[0], correct=6))[0] == grpc.StatusCode.INVALID_ARGUMENT
+    assert refused(lambda: report(pair[0], total=6))[0] == grpc.StatusCode.INVALID_ARGUMENT
+    report(pair[0])
+    assert [worker.next_round().end.rounds for worker in pair] == [3, 3]
+    assert coordinator.end()[0] == 0
+    assert json.loads((coordinator.out / "summary.json").read_text())["train"]["test_accuracy"] == 0.6
 
 
 def test_an_evaluation_nobody_asked_for_is_refused(coordinator, pair):

@@ -37,7 +37,7 @@ def test_digits_and_breast_cancer_have_test_samples():
     assert table.x.shape == (469, 30)
     assert len(table.columns) == 30
     assert torch.allclose(table.x.mean(0), torch.zeros(30), atol=1e-4)
-    assert torch.allclose(table.x.std(0), torch.ones(30), atol=1e-4)
+    assert torch.allclose(table.x.std(0, correction=0), torch.ones(30), atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(5, 6, 7), (5, 6, 7, 3), (5, 3, 6, 7)])
@@ -82,6 +82,12 @@ def test_npz_never_runs_pickles(tmp_path, capsys):
         ({"x": np.zeros((3, 4)), "y": np.zeros(3)}, "one whole number a sample"),
         ({"x": np.full((3, 4, 4), 7.0), "y": np.zeros(3, int)}, "floats from 0 to 1"),
         ({"x": np.zeros((3, 4)), "y": np.array([0, -1, 1])}, "numbers from 0 up"),
+        ({"x": np.array([["a"], ["b"]]), "y": np.arange(2)}, "must hold numbers"),
+        ({"x": np.zeros((0, 4)), "y": np.zeros(0, int)}, "must hold numbers"),
+        ({"x": np.float64(3), "y": np.zeros(0, int)}, "must hold numbers"),
+        ({"x": np.array([[np.nan], [1.0]]), "y": np.arange(2)}, "missing or infinite values"),
+        ({"x": np.eye(3), "y": np.arange(3), "x_test": np.eye(4), "y_test": np.arange(4)}, "of another shape"),
+        ({"x": np.eye(3), "y": np.arange(3), "x_test": np.eye(3), "y_test": np.arange(4)}, "3 samples and 4 labels"),
     ],
 )
 def test_bad_npz_files_get_a_sentence(tmp_path, arrays, words):

@@ -38,8 +38,8 @@ def test_explicit_unequal_slices():
 @pytest.mark.parametrize(
     ("slices", "words"),
     [
-        (["0:8,0:4", "0:8,3:8"], "8 of 64 features are held by more than one worker"),
-        (["0:8,0:4", "0:8,5:8"], "8 of 64 features are held by no worker"),
+        (["0:8,0:4", "0:8,3:8"], "8 features are held by more than one worker, by 0 and by 1"),
+        (["0:8,0:4", "0:8,5:8"], "8 features are held by no worker"),
         (["0:8,0:4", "0:9,4:8"], "worker 1 covers 0:9 of a dimension of size 8"),
         (["0:8", "0:8,4:8"], "has 1 ranges, a sample of shape .* needs 2"),
         (["left", "right"], "'left' of worker 0 is not like"),

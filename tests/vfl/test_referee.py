@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from vfl.metrics import exact_rows, psnr, r2, ssim
-from vfl.referee import best_order, score_images
+from vfl.referee import best_order, score_images, score_table
 
 
 def test_psnr_is_the_closed_form_clipped_and_capped():
@@ -39,6 +39,14 @@ def test_rows_of_a_table():
     assert exact_rows(x, truth).tolist() == [True, False, True]
     assert r2(truth, truth).tolist() == [1, 1]
     assert r2(truth.mean(0).expand_as(truth), truth).tolist() == [0, 0]
+
+
+def test_a_column_without_a_range_spoils_nothing():
+    truth = torch.tensor([[0.1, 1.0], [0.1, 2.0], [0.1, 4.0]])
+    x = truth + 1e-7
+    assert exact_rows(x, truth).all()
+    assert r2(x, truth)[0].isnan()
+    assert score_table(x, truth)["r2"] == pytest.approx(1, abs=1e-6)
 
 
 def test_a_cell_is_scored_under_its_best_assignment():

@@ -28,6 +28,8 @@ def test_a_plugin_of_ones_own_is_named_by_its_module(tmp_path, monkeypatch):
     assert models.build(PluginSection(name="my_models:Flat", width=4)).bottom((6,))[1].out_features == 4
     with pytest.raises(UserError, match="not a plug-in class"):
         models.build(PluginSection(name="my_models:not_a_plugin"))
+    with pytest.raises(UserError, match=r"not a plug-in class .*AttackPlugin"):
+        attacks.build(PluginSection(name="my_models:Flat"))
     with pytest.raises(UserError, match="cannot be imported"):
         models.build(PluginSection(name="my_models:Missing"))
 

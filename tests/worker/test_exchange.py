@@ -44,6 +44,7 @@ def test_peers_bring_outputs_and_get_their_own_gradients_back(label_holder):
         ("other", 1, {"output": torch.zeros(5, 3)}, "belongs to another run"),
         ("run", 0, {"output": torch.zeros(5, 3)}, "worker 0 is no peer"),
         ("run", 1, {"output": torch.zeros(5, 4)}, r"of shape \(batch, 3\)"),
+        ("run", 1, {"output": torch.zeros(5, 3, dtype=torch.float64)}, "one float32 tensor"),
         ("run", 1, {"something": torch.zeros(5, 3)}, r"of shape \(batch, 3\)"),
         ("run", 1, {"output": torch.zeros(5, 3, dtype=torch.int64)}, r"of shape \(batch, 3\)"),
     ],

@@ -87,7 +87,7 @@ class DataSet(Plugin):
 
 
 datasets: Registry[DataSet] = Registry(
-    "data", "cafe.datasets", ["vfl.datasets.bundled", "vfl.datasets.npz", "vfl.datasets.torchvision_sets"]
+    "data", DataSet, "cafe.datasets", ["vfl.datasets.bundled", "vfl.datasets.npz", "vfl.datasets.torchvision_sets"]
 )
 
 
@@ -105,7 +105,7 @@ def data_path(path: Path | None) -> Path:
 
 def standardised(train: Tensor, test: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Scale each column to mean 0 and deviation 1 on the training rows."""
-    mean, deviation = train.mean(0), train.std(0)
+    mean, deviation = train.mean(0), train.std(0, correction=0)
     deviation[deviation == 0] = 1.0
     return (train - mean) / deviation, None if test is None else (test - mean) / deviation
 

@@ -24,15 +24,15 @@ class Photos(DataSet):
         from sklearn.datasets import load_sample_images
 
         pictures = load_sample_images().images
-        assert self.samples is not None
-        counts = [self.samples - self.samples // 2, self.samples // 2]
+        samples = self.samples or 120
+        counts = [samples - samples // 2, samples // 2]
         tiles: list[Tensor] = []
         labels: list[Tensor] = []
         mosaics: list[Mosaic] = []
         for label, (name, picture, count) in enumerate(zip(("china", "flower"), pictures, counts, strict=True)):
             rows, columns = _grid(count, picture.shape[1] / picture.shape[0])
             if rows * self.tile > picture.shape[0] or columns * self.tile > picture.shape[1]:
-                raise UserError(f"data.samples: {self.samples} tiles of {self.tile} are more than the photographs have")
+                raise UserError(f"data.samples: {samples} tiles of {self.tile} are more than the photographs have")
             cut_out = _tiles(picture, rows, columns, self.tile)[:count]
             mosaics.append(Mosaic(name, sum(len(cut) for cut in tiles), rows, columns, count))
             tiles.append(cut_out)

@@ -26,10 +26,13 @@ class Npz(DataSet):
             if key not in arrays:
                 raise UserError(f"data.path: {path} has no array {key}; it has {', '.join(sorted(arrays)) or 'none'}")
         x, y = arrays[f"x{prefix}"], _labels(arrays[f"y{prefix}"], path)
-        if len(x) != len(y):
-            raise UserError(f"data.path: {path} has {len(x)} samples and {len(y)} labels")
+        _check(x, y, path)
         tested = "x_test" in arrays and "y_test" in arrays
         y_test = _labels(arrays["y_test"], path) if tested else None
+        if y_test is not None:
+            _check(arrays["x_test"], y_test, path)
+            if arrays["x_test"].shape[1:] != x.shape[1:]:
+                raise UserError(f"data.path: {path} has test samples of another shape than its training samples")
         ids = tuple(map(str, arrays["ids"])) if "ids" in arrays else None
         if x.ndim == 2:
             train, test = standardised(
@@ -55,6 +58,17 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"data.path: there is no file {path}") from None
     except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
         raise UserError(f"data.path: {path} cannot be read as an .npz archive without pickles: {error}") from None
+
+
+def _check(x: np.ndarray, y: Tensor, path: Path) -> None:
+    if not np.issubdtype(x.dtype, np.number) or x.ndim < 2 or not x.size:
+        raise UserError(
+            f"data.path: {path} must hold numbers, a row or image a sample, got {x.dtype} of shape {x.shape}"
+        )
+    if len(x) != len(y):
+        raise UserError(f"data.path: {path} has {len(x)} samples and {len(y)} labels")
+    if not np.isfinite(x).all():
+        raise UserError(f"data.path: {path} has missing or infinite values; fill or drop them first")
 
 
 def _labels(y: np.ndarray, path: Path) -> Tensor:

@@ -36,7 +36,7 @@ class LinearTop(nn.Module):
         return logits
 
 
-models: Registry[SplitModel] = Registry("model", "cafe.models", ["vfl.models.cafe_cnn", "vfl.models.mlp"])
+models: Registry[SplitModel] = Registry("model", SplitModel, "cafe.models", ["vfl.models.cafe_cnn", "vfl.models.mlp"])
 
 
 def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -> nn.Module:
@@ -53,7 +53,10 @@ def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed:
     """Build the top model, initialised from the seed whatever process does it."""
     plugin = models.build(section)
     with seeded(seed, "top", 0):
-        return plugin.top(widths, classes)
+        try:
+            return plugin.top(widths, classes)
+        except (ValueError, RuntimeError) as error:
+            raise UserError(f"model {section.name} cannot be built for {classes} classes: {error}") from None
 
 
 def output_width(bottom: nn.Module, shape: Shape) -> int:

@@ -12,4 +12,4 @@ class Defence(Plugin):
         raise NotImplementedError
 
 
-defences: Registry[Defence] = Registry("defence", "cafe.defences", ["worker.defences.none"])
+defences: Registry[Defence] = Registry("defence", Defence, "cafe.defences", ["worker.defences.none"])
