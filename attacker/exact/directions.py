@@ -10,6 +10,7 @@ from attacker.exact.cells import Cell
 from attacker.exact.cone import separate
 from attacker.exact.factors import Factors
 from attacker.exact.outputs_side import cell_subspaces_by_outputs
+from attacker.exact.sparse import complete, is_sample
 from attacker.exact.subspaces import Side, cell_subspaces, inputs_side, sharpen
 
 SAME = 5e-5
@@ -53,7 +54,10 @@ def cell_rays(subspace: Tensor, sides: Sequence[Side]) -> Tensor:
         return subspace
     # The error of the whole subspace, spread over its entries: what a zero looks like
     blur = min(float(side.blur(side.basis.T @ subspace).norm()) for side in sides)
-    rays = separate(subspace, blur / len(subspace) ** 0.5)
+    noise = blur / len(subspace) ** 0.5
+    rays = separate(subspace, noise)
+    if rays is None or not all(is_sample(subspace, rays[:, a], noise) for a in range(rays.shape[1])):
+        rays = complete(subspace, rays, noise) if subspace.shape[1] > 1 else rays
     return sharpen(rays, sides) if rays is not None else subspace[:, :0]
 
 

@@ -1,0 +1,82 @@
+"""The sparsest non-negative vectors of a subspace: what is left where no coordinate shows a sample alone."""
+
+import numpy as np
+import torch
+from scipy.optimize import linprog
+from torch import Tensor
+
+from attacker.exact.cone import ROW_OVER_NOISE, sharpen_zeros
+
+NEGATIVE = 1e-3
+"""The share of a unit vector that may be negative: more of it shows that the vector is no sample's."""
+PROGRAMS = 6
+"""Linear programs tried per vector that is missing."""
+
+
+def is_sample(basis: Tensor, vector: Tensor, noise: float) -> bool:
+    """Tell whether a unit vector of the subspace is non-negative and zero more often than a mixture can be."""
+    if float(vector.clamp_max(0).norm()) > NEGATIVE:
+        return False
+    alive = basis.norm(dim=1) > ROW_OVER_NOISE * noise
+    zeros = alive & (vector.abs() < 20 * noise + 1e-6)
+    # Any vertex of the cone has k - 1 zeros. A sample has its ReLU's, in every direction of what it is orthogonal to
+    return int(zeros.sum()) >= 3 * basis.shape[1]
+
+
+def complete(basis: Tensor, vectors: Tensor | None, noise: float) -> Tensor | None:
+    """Return the samples' unit vectors (space, k): the right ones of `vectors` and those that linear programs find.
+
+    Among the non-negative vectors of the subspace the program takes the one that is largest at a coordinate for its
+    sum: a vertex of the cone. Coordinates where all known samples are zero come first: only missing ones are active.
+    """
+    k = basis.shape[1]
+    given = [] if vectors is None else [vectors[:, a] for a in range(k)]
+    known: list[Tensor] = []
+    for vector in given:
+        if is_sample(basis, vector, noise) and _is_new(vector, known):
+            known.append(vector)
+    length = basis.norm(dim=1)
+    rows = basis[length > ROW_OVER_NOISE * noise]
+    if len(rows) < k:
+        return vectors
+    tried = torch.zeros(len(basis), dtype=torch.bool)
+    for _ in range(PROGRAMS * (k - len(known))):
+        if len(known) == k:
+            break
+        explained = torch.stack(known).amax(dim=0) if known else torch.zeros_like(length)
+        score = length / (explained + 1e-3 * length.max())
+        score[tried] = -1
+        at = int(score.argmax())
+        tried[at] = True
+        vertex = _vertex(rows, basis[at])
+        if vertex is None:
+            continue
+        vector = sharpen_zeros(basis, basis @ vertex, noise)
+        if is_sample(basis, vector, noise) and _is_new(vector, known):
+            known.append(vector)
+    if len(known) == k:
+        return torch.stack(known, dim=1)
+    # Not all were found: the places of the others keep what successive projection put there, certificates tell
+    rest = [vector for vector in given if _is_new(vector, known)]
+    return torch.stack((known + rest)[:k], dim=1) if len(known) + len(rest) >= k else vectors
+
+
+def _vertex(rows: Tensor, row: Tensor) -> Tensor | None:
+    """Return w with rows w >= 0 and row w = 1 whose sum of rows w is smallest."""
+    program = linprog(
+        rows.sum(dim=0).numpy(),
+        A_ub=-rows.numpy(),
+        b_ub=np.zeros(len(rows)),
+        A_eq=row[None].numpy(),
+        b_eq=[1.0],
+        bounds=[(None, None)] * rows.shape[1],
+        method="highs",
+    )
+    if program.x is None:
+        return None
+    found: Tensor = torch.from_numpy(program.x.copy())
+    return found
+
+
+def _is_new(vector: Tensor, known: list[Tensor]) -> bool:
+    return all(float(vector @ other) < 1 - 1e-7 for other in known)
