@@ -31,7 +31,8 @@ class AttackPlugin(Plugin):
         raise NotImplementedError
 
 
-attacks: Registry[AttackPlugin] = Registry("attack", AttackPlugin, "cafe.attacks", ["attacker.none", "attacker.least_squares", "attacker.exact"]
+attacks: Registry[AttackPlugin] = Registry(
+    "attack", AttackPlugin, "cafe.attacks", ["attacker.none", "attacker.least_squares", "attacker.exact"]
 )
 
 

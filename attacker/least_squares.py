@@ -42,7 +42,7 @@ class _LeastSquares:
         self._batches: list[Tensor] = []
         self._bias: list[list[Tensor]] = [[] for _ in layers]
         self._weight: list[list[Tensor]] = [[] for _ in layers]
-        self._sketches = [_sketch(setting.seed, worker, layer.outputs) for worker, layer in enumerate(layers)]
+        self._sketches = [sketch_of(setting.seed, worker, layer.outputs) for worker, layer in enumerate(layers)]
 
     def observe(self, observation: Observation) -> None:
         """Keep the batch, and of each worker's first layer the bias gradient and a sketch of the weight gradient."""
@@ -131,7 +131,8 @@ def first_layer(setting: Setting, worker: int) -> FullyConnected:
     return layers[0]
 
 
-def _sketch(seed: int, worker: int, outputs: int) -> Tensor:
+def sketch_of(seed: int, worker: int, outputs: int) -> Tensor:
+    """Return the fixed random vectors (few, outputs) that a weight gradient is multiplied with as it arrives."""
     if outputs <= SKETCH:
         return torch.eye(outputs, dtype=torch.float64)
     return torch.randn(SKETCH, outputs, generator=generator(seed, "sketch", worker), dtype=torch.float64)

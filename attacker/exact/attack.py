@@ -16,7 +16,7 @@ from attacker.exact.squares import rank_one_residual
 from attacker.exact.tails import cut_off
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
-from attacker.least_squares import pseudo_inverse, representations
+from attacker.least_squares import leaks, pseudo_inverse, representations
 from vfl.errors import UserError
 from vfl.models import build_bottom, build_top, output_width
 from vfl.observation import ModelTensors, Observation, Setting
@@ -99,9 +99,11 @@ class ExactAttack:
             )
         solved, certificates = [], []
         for worker, (sketch, kept) in enumerate(zip(self._rounds.sketches, self._rounds.sketched, strict=True)):
-            v = inverse @ torch.stack([bias for bias, _ in kept])
+            bias = torch.stack([part for part, _ in kept])
             weight = torch.stack([product for _, product in kept])
+            v = inverse @ bias
             h = representations(inverse, v, sketch, weight)
+            h[~leaks(inverse, bias, v)] = torch.nan
             solved.append(Solved(h, torch.where(h[:, :1].isfinite(), v, torch.nan)))
             certificates.append(rank_one_residual(inverse, v, sketch, weight, h))
             progress("steps I and II", worker + 1, self._setting.workers)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from attacker.exact.choice import Choice
 from attacker.exact.factors import Factors, factorize
-from attacker.exact.squares import sketch_of
+from attacker.least_squares import sketch_of
 from vfl.observation import Observation, Setting
 
 ENOUGH = 5

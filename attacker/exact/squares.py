@@ -1,17 +1,7 @@
-"""The rounds' sketches for least squares: what to keep of a gradient, and how well each sample's own is of rank one."""
+"""How well each sample's own gradient, taken out of the rounds by least squares, is of rank one."""
 
 import torch
 from torch import Tensor
-
-from attacker.least_squares import SKETCH
-from vfl.seeds import generator
-
-
-def sketch_of(seed: int, worker: int, outputs: int) -> Tensor:
-    """Return the fixed random vectors (few, outputs) that a weight gradient is multiplied with as it arrives."""
-    if outputs <= SKETCH:
-        return torch.eye(outputs, dtype=torch.float64)
-    return torch.randn(SKETCH, outputs, generator=generator(seed, "sketch", worker), dtype=torch.float64)
 
 
 def rank_one_residual(inverse: Tensor, v: Tensor, sketch: Tensor, weight: Tensor, h: Tensor) -> Tensor:
