@@ -18,6 +18,7 @@ class Reporter:
         self._bar: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._last_line = 0.0
+        self._said = ("", 0)
 
     def say(self, text: str) -> None:
         """Say something once."""
@@ -30,8 +31,8 @@ class Reporter:
             return
         if self._console.is_terminal:
             self._draw(name, done, total, extra)
-        elif done >= total or time.monotonic() - self._last_line >= LINE_EVERY_SECONDS:
-            self._last_line = time.monotonic()
+        elif (name, done) != self._said and (done >= total or time.monotonic() - self._last_line >= LINE_EVERY_SECONDS):
+            self._last_line, self._said = time.monotonic(), (name, done)
             self.say(f"{name}: {done} of {total}{'  ' + extra if extra else ''}")
 
     def close(self) -> None:

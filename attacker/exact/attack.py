@@ -188,7 +188,12 @@ def _invert(
     distinct, which = h[known].float().unique(dim=0, return_inverse=True)
     done = invert(
         model.float(), layer, distinct, setting.boxes[worker].shape, seed=setting.seed, device=setting.device,
-        options=options, progress=lambda at, of: progress(f"step III, worker {worker}", at, of),
+        options=options, progress=lambda at, of: progress("step III", *_overall(setting, worker, at / max(of, 1))),
     )  # fmt: skip
     slices[known] = done.x.float().cpu()[which]
     return slices
+
+
+def _overall(setting: Setting, worker: int, share: float) -> tuple[int, int]:
+    """Return how many slices are done and how many there are, given a share of one worker's."""
+    return int((worker + share) * setting.samples), setting.workers * setting.samples
