@@ -14,6 +14,7 @@ from attacker.exact.labels import Joined, join_workers
 from attacker.exact.solve import Solved, solve
 from attacker.exact.squares import rank_one_residual
 from attacker.exact.tails import cut_off
+from attacker.exact.threads import one_thread
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
 from attacker.least_squares import leaks, pseudo_inverse, representations
@@ -45,7 +46,8 @@ class ExactAttack:
                 f"attack exact: the parameters changed before round {observation.round}; it needs frozen ones, "
                 "so set training.lr to 0 or use an attack that follows moving parameters (cafe list attacks)"
             )
-        self._rounds.add(observation)
+        with one_thread():
+            self._rounds.add(observation)
 
     def recover(self, progress: Progress) -> Recovery:
         """Steps I and II, then III."""
@@ -58,9 +60,11 @@ class ExactAttack:
             solved, certificates = self._least_squares(progress)
             cells = [Cell((n,), ()) for n in range(self._setting.samples)]
         else:
-            solved, certificates = self._subspaces(cells, bottoms, progress)
+            with one_thread():
+                solved, certificates = self._subspaces(cells, bottoms, progress)
         names = [layer.name for layer in self._choice.layers]
-        joined = join_workers(cells, solved, bottoms, names, [box.shape for box in self._setting.boxes], top)
+        with one_thread():
+            joined = join_workers(cells, solved, bottoms, names, [box.shape for box in self._setting.boxes], top)
         certificate = torch.stack([c[order] for c, order in zip(certificates, joined.orders, strict=True)], dim=1)
         certificate = torch.fmax(certificate, joined.misfits)
         found = [own.h[order] for own, order in zip(solved, joined.orders, strict=True)]
