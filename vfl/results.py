@@ -21,6 +21,10 @@ SCORES = ("psnr_mean", "psnr_median", "psnr_min", "ssim_mean", "share_30db", "ps
 """What the referee adds for images; without a referee they stay null."""
 
 
+CERTIFIED = 1e-2
+"""Certificates below this speak for a sample; wrong ones are usually far above, right ones far below."""
+
+
 @dataclass
 class Record:
     """What the federation leaves behind, besides what its observers kept."""
@@ -94,10 +98,18 @@ def write_summary(
             "used": list(recovery.used) if recovery else [],
             "notes": list(recovery.notes) if recovery else [],
             "cells": len(recovery.cells) if recovery else 0,
+            "certified": _certified(recovery),
             **dict.fromkeys(SCORES),
         },
     }
     save_summary(out, summary)
+
+
+def _certified(recovery: Recovery | None) -> int | None:
+    """Count the samples whose certificates are all small: without the truth, the best guess at what is right."""
+    if recovery is None or recovery.certificates is None:
+        return None
+    return int((recovery.certificates < CERTIFIED).all(1).sum())
 
 
 def save_summary(out: Path, summary: dict[str, Any]) -> None:

@@ -73,6 +73,10 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(("inner layer", f"relative error {attack['representation_error']:.1e} (median)"))
     if attack.get("label_accuracy") is not None:
         lines.append(("labels", f"{attack['label_accuracy']:.1%} right"))
+    if attack.get("certified") is not None:
+        lines.append(
+            ("certified", f"{attack['certified']} of {summary['samples']} samples explain all their gradients")
+        )
     return lines + [("note", note) for note in attack.get("notes", [])]
 
 

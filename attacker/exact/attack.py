@@ -77,7 +77,7 @@ class ExactAttack:
             cells=tuple(cell.samples for cell in cells if len(cell.samples) > 1),
             certificates=certificate,
             used=("parameters", "gradients") if self._single else ("indices", "parameters", "gradients"),
-            notes=tuple(self._notes(cells, certificate, joined)),
+            notes=tuple(self._notes(cells, certificate, joined, _alike(solved))),
         )
 
     def _subspaces(
@@ -152,7 +152,7 @@ class ExactAttack:
                 f"for one) and each must be in two batches; more rounds are needed"
             )
 
-    def _notes(self, cells: Sequence[Cell], certificates: Tensor, joined: Joined) -> list[str]:
+    def _notes(self, cells: Sequence[Cell], certificates: Tensor, joined: Joined, alike: int) -> list[str]:
         notes = [f"Steps I and II by {self._choice.method.replace('_', ' ')}."]
         several = [cell for cell in cells if len(cell.samples) > 1]
         if several:
@@ -168,9 +168,19 @@ class ExactAttack:
         wrong = int((certificates > UNSURE).sum())
         if wrong:
             notes.append(f"{wrong} slices have a certificate above {UNSURE:g} and are not to be trusted.")
+        if alike:
+            notes.append(
+                f"{alike} slices look like another sample's and no batch parts them: their certificates show that "
+                f"such a slice is in their batches, not that it is theirs."
+            )
         if not joined.matched:
             notes.append("The top model is not affine, so candidates within cells were not matched across workers.")
         return notes
+
+
+def _alike(solved: Sequence[Solved]) -> int:
+    """Count the slices with an h that others have too and no v of their own."""
+    return sum(int((own.h.isfinite().all(1) & own.v.isnan().any(1)).sum()) for own in solved)
 
 
 def _invert(

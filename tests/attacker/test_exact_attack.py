@@ -222,3 +222,21 @@ def test_a_sample_never_drawn_is_named():
         attack.observe(replace(first, round=number + 1, indices=indices, gradients=gradients))
     with pytest.raises(UserError, match="40 of 48 samples were never drawn"):
         attack.recover(silent)
+
+
+def test_identical_samples_that_no_batch_parts_are_pointed_out():
+    x, y = images(6)
+    x[1], x[2] = x[0], x[0]
+    setting = setting_for(x, 3, 4)
+    parameters = next(iter(observations(setting, x, y, TrainingConfig()))).parameters
+    compute = OneProcess(setting, x, y)
+
+    def notes(batches: list[list[int]]) -> str:
+        attack = Exact(step_three=False).start(setting)
+        for number, batch in enumerate(batches, start=1):
+            indices = torch.tensor(batch)
+            attack.observe(Observation(number, indices, 1, parameters, compute(parameters, indices)[0]))
+        return " ".join(attack.recover(silent).notes)
+
+    assert "8 slices look like another sample's" in notes([[0, 1, 3], [2, 4, 5], [0, 1, 4], [2, 3, 5]])
+    assert "look like" not in notes([[0, 3, 4], [1, 2, 5], [0, 1, 3], [2, 4, 5], [0, 2, 5], [1, 3, 4]])
