@@ -3,7 +3,8 @@
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -49,20 +50,33 @@ def announce(tensors: Mapping[str, Tensor]) -> Bundle:
 
 def chunks(tensors: Iterable[Tensor]) -> Iterator[Chunk]:
     """Cut the bytes of `tensors` into chunks, small tensors sharing one."""
-    offset, held = 0, 0
-    pieces: list[memoryview] = []
-    for data in _buffers(tensors):
-        start = 0
-        while start < len(data):
-            piece = data[start : start + CHUNK_BYTES - held]
-            pieces.append(piece)
-            start += len(piece)
-            held += len(piece)
-            if held == CHUNK_BYTES:
-                yield Chunk(offset=offset, data=b"".join(pieces))
-                offset, held, pieces = offset + held, 0, []
-    if pieces:
-        yield Chunk(offset=offset, data=b"".join(pieces))
+    for offset, data in _pieces(tensors):
+        yield Chunk(offset=offset, data=data)
+
+
+class _Carrier(Protocol):
+    """A message with a field `chunk`."""
+
+    @property
+    def chunk(self) -> Chunk: ...
+
+
+M = TypeVar("M", bound=_Carrier)
+
+
+def carried(carrier: Callable[[], M], tensors: Iterable[Tensor]) -> Iterator[M]:
+    """Cut the bytes of `tensors` into messages that carry one chunk each; filled in place, which saves a copy."""
+    for offset, data in _pieces(tensors):
+        message = carrier()
+        message.chunk.offset = offset
+        message.chunk.data = data
+        yield message
+
+
+def carried_size(offset: int, length: int) -> int:
+    """Return the bytes of a message that carries a chunk. Asking the message itself would serialise it once more."""
+    inner = (1 + _varint(offset) if offset else 0) + 1 + _varint(length) + length
+    return 1 + _varint(inner) + inner
 
 
 class Assembler:
@@ -76,7 +90,7 @@ class Assembler:
         self._size = sum(_padded(_nbytes(dtype, shape)) for _, dtype, shape in self._specs)
         if self._size > limit_bytes:
             raise CodecError(f"the bundle announces {self._size} bytes, the limit here is {limit_bytes}")
-        self._buffer: bytearray | bytes = b""
+        self._buffer: memoryview | bytes = b""
         self._filled = 0
 
     @property
@@ -84,9 +98,9 @@ class Assembler:
         """Whether all announced bytes are here."""
         return self._filled == self._size
 
-    def add(self, chunk: Chunk) -> None:
-        """Take the next chunk, in order."""
-        data = chunk.data
+    def add(self, chunk: Chunk) -> int:
+        """Take the next chunk, in order; return how many bytes it held."""
+        data = chunk.data  # a copy each time it is asked for
         if chunk.offset != self._filled:
             raise CodecError(f"a chunk starts at byte {chunk.offset}, expected {self._filled}")
         end = self._filled + len(data)
@@ -95,10 +109,11 @@ class Assembler:
         if len(data) == self._size:
             self._buffer = data  # the whole bundle in one chunk: the tensors look at the received bytes
         else:
-            if not isinstance(self._buffer, bytearray):
-                self._buffer = bytearray(self._size)
+            if not isinstance(self._buffer, memoryview):
+                self._buffer = torch.empty(self._size, dtype=torch.uint8).numpy().data  # not zeroed first
             self._buffer[self._filled : end] = data
         self._filled = end
+        return len(data)
 
     def finish(self) -> dict[str, Tensor]:
         """Return the tensors, which share the received memory; treat them as read-only."""
@@ -115,6 +130,11 @@ class Assembler:
 def raw_bytes(tensors: Iterable[Tensor]) -> int:
     """Return the size of the tensors themselves, without announcement or framing."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def padded_bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the size of the tensors as they travel, each padded to the next multiple of 8 bytes."""
+    return sum(_padded(tensor.numel() * tensor.element_size()) for tensor in tensors)
 
 
 def describe(bundle: Bundle) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -137,6 +157,27 @@ def _padded(size: int) -> int:
     return size + -size % ALIGNMENT
 
 
+def _pieces(tensors: Iterable[Tensor]) -> Iterator[tuple[int, bytes]]:
+    offset, held = 0, 0
+    pieces: list[memoryview] = []
+    for data in _buffers(tensors):
+        start = 0
+        while start < len(data):
+            piece = data[start : start + CHUNK_BYTES - held]
+            pieces.append(piece)
+            start += len(piece)
+            held += len(piece)
+            if held == CHUNK_BYTES:
+                yield offset, b"".join(pieces)
+                offset, held, pieces = offset + held, 0, []
+    if held:
+        yield offset, b"".join(pieces)
+
+
+def _varint(value: int) -> int:
+    return max(1, (value.bit_length() + 6) // 7)
+
+
 def _buffers(tensors: Iterable[Tensor]) -> Iterator[memoryview]:
     for tensor in tensors:
         flat = tensor.detach().to("cpu").contiguous().reshape(-1)
@@ -145,11 +186,12 @@ def _buffers(tensors: Iterable[Tensor]) -> Iterator[memoryview]:
         yield memoryview(bytes(_padded(len(data)) - len(data)))
 
 
-def _view(buffer: bytes | bytearray, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+def _view(buffer: bytes | memoryview, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
     if math.prod(shape) == 0:
         return torch.empty(shape, dtype=dtype)
+    if isinstance(buffer, memoryview):
+        return torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)
     with warnings.catch_warnings():
         # torch warns that received bytes are not writable; nobody writes to them.
         warnings.simplefilter("ignore", UserWarning)
-        flat = torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset)
-    return flat.reshape(shape)
+        return torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)

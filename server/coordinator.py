@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import grpc
@@ -12,7 +15,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from protos.codec import announce, chunks, raw_bytes
+from protos.codec import announce, raw_bytes
 from protos.coordinator_pb2 import Abort, End, Evaluation, Order, Purpose, Round, Start
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from server.inbox import Inbox
@@ -21,12 +24,25 @@ from server.parameters import Parameters, gradients_of_round
 from server.schedule import batches
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
-from vfl.observation import Observation, Setting, Tensors
+from vfl.observation import Observation, Setting
 from vfl.results import Record
 
 EVALUATION_BATCH = 256
 
 Observer = Callable[[Observation], None]
+
+
+AHEAD = 2
+"""Rounds that are under way at once while the parameters are frozen."""
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A round that the workers have been told to play."""
+
+    number: int
+    indices: Tensor
+    inbox: Inbox
 
 
 class WorkerLeftError(RunFailedError):
@@ -44,7 +60,7 @@ class Coordinator:
         self._config, self._on_round = config, on_round
         self._federation = config.federation
         self.membership = Membership(self._federation.workers, self._federation.label_holder, self._left)
-        self.inbox: Inbox | None = None
+        self.inboxes: dict[int, Inbox] = {}
         self.record = Record()
         self.bytes_up = self.bytes_down = self.bytes_peer = 0
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -87,8 +103,13 @@ class Coordinator:
         watching: asyncio.Task[None] | None = None
         try:
             drawn = batches(setting.schedule, setting.samples, setting.batch_size, setting.rounds, setting.seed)
-            for number, indices in enumerate(drawn, start=1):
-                observation = await self._play(number, indices, parameters)
+            numbered = enumerate(drawn, start=1)
+            # Frozen parameters do not wait for a round's gradients, so the next one is ordered while these arrive.
+            ahead = AHEAD if setting.frozen else 1
+            begun = deque(self._begin(*coming, parameters) for coming in islice(numbered, ahead - 1))
+            for number in range(1, setting.rounds + 1):
+                begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, 1))
+                observation = await self._finish(begun.popleft(), parameters)
                 # The observer looks at one round while the workers compute the next, and never lags further behind.
                 if watching is not None:
                     await self._or_failure(watching, None, str)
@@ -113,7 +134,7 @@ class Coordinator:
         last = Order(end=End(rounds=self.record.rounds)) if reason is None else Order(abort=Abort(reason=reason))
         members = list(self.membership)
         for member in members:
-            member.send([last])
+            member.send(last)
             member.hang_up()
         if members:
             with contextlib.suppress(TimeoutError):
@@ -149,29 +170,32 @@ class Coordinator:
             output_widths=parameters.output_widths,
         )
         for member in members:
-            member.send([Order(start=start)])
+            member.send(Order(start=start))
 
-    async def _play(self, number: int, indices: Tensor, parameters: Parameters) -> Observation:
+    def _begin(self, number: int, indices: Tensor, parameters: Parameters) -> "_Begun":
         holder = self._federation.label_holder
         expected = {member.worker: parameters.expected_from(member.worker, holder) for member in self.membership}
-        self.inbox = inbox = Inbox(number, expected, holder)
+        self.inboxes[number] = inbox = Inbox(number, expected, holder)
         self._order(number, Purpose.PURPOSE_TRAIN, indices, parameters)
-        timeout = self._federation.round_timeout
+        return _Begun(number, indices, inbox)
+
+    async def _finish(self, begun: "_Begun", parameters: Parameters) -> Observation:
+        number, inbox, timeout = begun.number, begun.inbox, self._federation.round_timeout
         await self._or_failure(
             inbox.full.wait(),
             timeout,
             lambda: f"workers {inbox.missing} uploaded nothing for round {number} in {timeout:g} s",
         )
-        self.inbox = None
-        uploads = inbox.uploads
+        del self.inboxes[number]
+        uploads, holder = inbox.uploads, self._federation.label_holder
         gradients = gradients_of_round({w: upload.gradients for w, upload in uploads.items()}, len(uploads), holder)
         self.record.bytes_raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
         # Between the workers: each output to the label holder, and a gradient of the same size back.
-        self.record.bytes_raw += 2 * 4 * len(indices) * self._peers_outputs(parameters)
+        self.record.bytes_raw += 2 * 4 * len(begun.indices) * self._peers_outputs(parameters)
         loss = uploads[holder].loss
         assert loss is not None
         self.record.losses.append(loss)
-        return Observation(number, indices, parameters.version, parameters.current, gradients)
+        return Observation(number, begun.indices, parameters.version, parameters.current, gradients)
 
     async def _evaluate(self, rounds: int, parameters: Parameters) -> None:
         samples = next(iter(self.membership)).test_samples
@@ -197,10 +221,11 @@ class Coordinator:
         for member in self.membership:
             if member.parameters_version != parameters.version:
                 tensors = parameters.expected_from(member.worker, self._federation.label_holder)
-                member.send(_parameter_orders(parameters.version, tensors))
+                announced = ParametersOrder(version=parameters.version, bundle=announce(tensors))
+                member.send_tensors(Order(parameters=announced), tensors)
                 member.parameters_version = parameters.version
                 self.record.bytes_raw += raw_bytes(tensors.values())
-            member.send([Order(round=play)])
+            member.send(Order(round=play))
         return play
 
     def _left(self, member: Member) -> None:
@@ -235,12 +260,3 @@ class Coordinator:
         self.record.seconds = seconds
         self.record.bytes_up, self.record.bytes_down = self.bytes_up, self.bytes_down
         self.record.bytes_peer = self.bytes_peer
-
-
-def _parameter_orders(version: int, tensors: Tensors) -> Iterable[Order]:
-    def orders() -> Iterator[Order]:
-        yield Order(parameters=ParametersOrder(version=version, bundle=announce(tensors)))
-        for chunk in chunks(tensors.values()):
-            yield Order(chunk=chunk)
-
-    return orders()

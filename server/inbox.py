@@ -44,13 +44,8 @@ class Inbox:
         return dict(sorted(self._uploads.items()))
 
     def check_header(self, header: UploadHeader) -> int:
-        """Check who, round, names, shapes and dtypes; return how many bytes may follow."""
+        """Check names, shapes and dtypes; return how many bytes may follow."""
         worker = header.worker
-        if header.round != self.number:
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"worker {worker} uploaded for round {header.round}, the current round is {self.number}",
-            )
         if worker in self._uploads:
             raise RefusedError(
                 grpc.StatusCode.ALREADY_EXISTS, f"worker {worker} has uploaded for round {self.number} already"

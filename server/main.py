@@ -19,6 +19,7 @@ from protos import coordinator_pb2, coordinator_pb2_grpc
 from server.coordinator import Coordinator
 from server.events import write_events
 from server.service import CoordinatorService
+from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, UserError
 from vfl.network import OPTIONS, add_health, statuses
@@ -59,6 +60,7 @@ def serve(
     on_joined: Callable[[], None] = lambda: None,
 ) -> None:
     """Conduct a run to its end and write its folder; what was done by then is kept when it fails."""
+    keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     run = _Run(Record())

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from protos.codec import CHUNK_BYTES, carried, carried_size, padded_bytes
 from protos.coordinator_pb2 import JoinRequest, Order, Welcome
 from vfl.network import PROTOCOL_VERSION
+from vfl.observation import Tensors
 from vfl.partition import Box, tiling_problem
 
 MAX_SAMPLES = 100_000_000
@@ -26,6 +28,10 @@ class RefusedError(Exception):
         self.code, self.reason = code, reason
 
 
+Sized = tuple[int, Order]
+"""An order and its size on the wire."""
+
+
 @dataclass
 class Member:
     """A worker that has joined."""
@@ -40,11 +46,15 @@ class Member:
     address: str
     parameters_version: int = 0
     refusal: str | None = None
-    lines: asyncio.Queue[Iterable[Order] | None] = field(default_factory=asyncio.Queue)
+    lines: asyncio.Queue[Iterable[Sized] | None] = field(default_factory=asyncio.Queue)
 
-    def send(self, orders: Iterable[Order]) -> None:
-        """Put orders on the worker's line; large ones are made only as they go out."""
-        self.lines.put_nowait(orders)
+    def send(self, order: Order) -> None:
+        """Put an order on the worker's line."""
+        self.lines.put_nowait([(order.ByteSize(), order)])
+
+    def send_tensors(self, first: Order, tensors: Tensors) -> None:
+        """Put an order and the chunks it announces on the worker's line; they are made only as they go out."""
+        self.lines.put_nowait(_sized(first, tensors))
 
     def hang_up(self) -> None:
         """End the line after what is on it."""
@@ -84,7 +94,7 @@ class Membership:
             request.peer_address,
         )
         self._check_against_others(member)
-        member.send([Order(welcome=Welcome(session=member.session, protocol_version=PROTOCOL_VERSION))])
+        member.send(Order(welcome=Welcome(session=member.session, protocol_version=PROTOCOL_VERSION)))
         self._members[member.worker] = member
         self._by_session[member.session] = member
         self.empty.clear()
@@ -172,6 +182,15 @@ class Membership:
                 raise RefusedError(
                     grpc.StatusCode.FAILED_PRECONDITION, f"the workers' slices do not fit together: {misfit}"
                 )
+
+
+def _sized(first: Order, tensors: Tensors) -> Iterator[Sized]:
+    yield first.ByteSize(), first
+    left = padded_bytes(tensors.values())
+    for order in carried(Order, tensors.values()):
+        length = min(left, CHUNK_BYTES)
+        left -= length
+        yield carried_size(order.chunk.offset, length), order
 
 
 def _box(request: JoinRequest) -> Box:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import grpc
 
 from protos import coordinator_pb2_grpc
-from protos.codec import Assembler, CodecError
+from protos.codec import Assembler, CodecError, carried_size
 from protos.coordinator_pb2 import (
     Evaluation,
     EvaluationReceipt,
@@ -23,7 +23,7 @@ class Run(Protocol):
     """What the service needs of the run that it serves."""
 
     membership: Membership
-    inbox: Inbox | None
+    inboxes: dict[int, Inbox]
     bytes_up: int
     bytes_down: int
     bytes_peer: int
@@ -46,8 +46,8 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
             await context.abort(refused.code, refused.reason)
         try:
             while (orders := await member.lines.get()) is not None:
-                for order in orders:
-                    self._run.bytes_down += order.ByteSize()
+                for size, order in orders:
+                    self._run.bytes_down += size
                     yield order
         finally:
             self._run.membership.remove(member)
@@ -79,14 +79,16 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
 
     async def _receive(self, member: Member, first: UploadPart, parts: AsyncIterator[UploadPart]) -> UploadReceipt:
         header = first.header
-        inbox = self._run.inbox
         if header.worker != member.worker:
             raise RefusedError(
                 grpc.StatusCode.PERMISSION_DENIED, f"worker {member.worker} cannot upload for worker {header.worker}"
             )
+        inbox = self._run.inboxes.get(header.round)
         if inbox is None:
+            now = min(self._run.inboxes, default=None)
+            on = "no round is on" if now is None else f"the current round is {now}"
             raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION, f"worker {member.worker} uploaded while no round is on"
+                grpc.StatusCode.FAILED_PRECONDITION, f"worker {member.worker} uploaded for round {header.round}, {on}"
             )
         limit = inbox.check_header(header)
         received = first.ByteSize()
@@ -95,8 +97,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
             async for part in parts:
                 if part.WhichOneof("part") != "chunk":
                     raise CodecError("only chunks follow the header")
-                received += part.ByteSize()
-                assembler.add(part.chunk)
+                received += carried_size(part.chunk.offset, assembler.add(part.chunk))
             gradients = assembler.finish()
         except CodecError as error:
             raise RefusedError(

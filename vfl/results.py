@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -54,8 +55,14 @@ class Record:
 
     @property
     def memory_growth(self) -> int | None:
-        """Return by how many bytes the coordinator grew after the first tenth of the rounds."""
-        return self.memory[-1] - self.memory[len(self.memory) // 10] if self.memory else None
+        """Return by how many bytes the coordinator grew: the median of the last tenth of the rounds, less the second's.
+
+        Medians, because single readings differ by the uploads that happen to be in memory.
+        """
+        tenth = len(self.memory) // 10
+        if not tenth:
+            return None
+        return int(statistics.median(self.memory[-tenth:]) - statistics.median(self.memory[tenth : 2 * tenth]))
 
 
 def write_summary(

@@ -1,13 +1,15 @@
 """A worker's line to the coordinator: joining, the stream of orders, uploads."""
 
+import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from concurrent import futures
 
 import grpc
 
 from protos import coordinator_pb2_grpc
-from protos.codec import announce, chunks
+from protos.codec import announce, carried
 from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, UploadHeader, UploadPart
 from vfl.errors import RunFailedError
 from vfl.network import open_channel, sentence
@@ -26,6 +28,8 @@ class Link:
         self._over: RunFailedError | None = None
         self._ended = threading.Event()
         self._session = ""
+        self._uploader = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="upload")
+        self._uploading: futures.Future[None] | None = None
         self.on_failure: Callable[[str], None] = lambda _reason: None
 
     def wait_for_coordinator(self, timeout: float) -> None:
@@ -63,11 +67,28 @@ class Link:
         return self._over
 
     def upload(self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int) -> None:
-        """Upload one round's gradients."""
+        """Upload one round's gradients in the background: with frozen parameters the next round is already here."""
+        self.flush()
+        self._uploading = self._uploader.submit(self._upload, number, gradients, loss, peer_bytes)
+        self._uploading.add_done_callback(self._uploaded)
+
+    def flush(self) -> None:
+        """Wait until the last upload has arrived; fail as it failed."""
+        if self._uploading is not None:
+            self._uploading.result()
+
+    def _upload(self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int) -> None:
         try:
             self._stub.Upload(self._upload_parts(number, gradients, loss, peer_bytes), timeout=self._timeout)
         except grpc.RpcError as error:
             raise RunFailedError(f"the coordinator refused the upload for round {number}: {sentence(error)}") from None
+
+    def _uploaded(self, upload: "futures.Future[None]") -> None:
+        error = upload.exception()
+        if isinstance(error, RunFailedError):  # wake whoever waits for an order: none may come any more
+            self.on_failure(str(error))
+            with contextlib.suppress(queue.Full):  # then it is busy, and meets the error at its next upload
+                self._orders.put_nowait(error)
 
     def report(self, number: int, correct: int, total: int, loss_sum: float, peer_bytes: int) -> None:
         """Report what was counted on test samples."""
@@ -82,6 +103,7 @@ class Link:
     def close(self) -> None:
         """Leave the run."""
         self._channel.close()
+        self._uploader.shutdown()
 
     def _upload_parts(
         self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int
@@ -95,8 +117,7 @@ class Link:
             peer_bytes=peer_bytes,
         )
         yield UploadPart(header=header)
-        for chunk in chunks(gradients.values()):
-            yield UploadPart(chunk=chunk)
+        yield from carried(UploadPart, gradients.values())
 
     def _listen(self, stream: Iterator[Order]) -> None:
         try:

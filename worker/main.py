@@ -12,6 +12,7 @@ from protos import worker_pb2, worker_pb2_grpc
 from protos.codec import Assembler, CodecError
 from protos.coordinator_pb2 import JoinRequest, Purpose, Round, Slice, Start
 from protos.coordinator_pb2 import Parameters as ParametersOrder
+from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
 from vfl.errors import RunFailedError, UserError
 from vfl.models import build_bottom, build_top
@@ -49,6 +50,7 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> int:
         raise UserError(
             f"--listen {options.listen}: say with --advertise HOST:PORT how the others reach the label holder"
         )
+    keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     rendezvous = Rendezvous()
@@ -92,6 +94,7 @@ class _Rounds:
                     case "round":
                         self._play(order.round)
                     case "end":
+                        self._link.flush()
                         return order.end.rounds
                     case other:
                         raise RunFailedError(f"the coordinator sent an order that makes no sense here: {other}")

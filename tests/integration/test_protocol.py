@@ -350,6 +350,7 @@ def test_when_a_worker_leaves_the_others_hear_why_and_the_coordinator_ends(coord
     gradients = {name: torch.full_like(p, torch.nan) for name, p in pair[1].parameters.items()}
     refused(lambda: pair[1].upload(1, gradients))
     pair[1].orders.cancel()
+    assert pair[0].next_round().round == 2  # frozen parameters: ordered ahead
     reason = pair[0].next_round().abort.reason
     assert "worker 1 left in round 1 after a refused upload" in reason
     assert "not finite" in reason

@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos.codec import CHUNK_BYTES, Assembler, CodecError, announce, chunks
+from protos.codec import CHUNK_BYTES, Assembler, CodecError, announce, carried, carried_size, chunks, padded_bytes
+from protos.coordinator_pb2 import UploadPart
 from protos.tensors_pb2 import Bundle, Chunk, TensorSpec
 
 DTYPES = [
@@ -49,6 +50,15 @@ def test_tensors_larger_than_a_chunk_and_across_chunk_borders():
     assert len(sizes) == 3
     back = there_and_back(tensors)
     assert all(torch.equal(back[name], tensor) for name, tensor in tensors.items())
+
+
+def test_messages_that_carry_chunks_know_their_size():
+    tensors = [torch.randn(3, 7), torch.randn(CHUNK_BYTES // 2 + 5), torch.arange(9)]
+    carriers = list(carried(UploadPart, tensors))
+    assert [part.chunk for part in carriers] == list(chunks(tensors))
+    for part in carriers:
+        assert carried_size(part.chunk.offset, len(part.chunk.data)) == part.ByteSize()
+    assert sum(len(part.chunk.data) for part in carriers) == padded_bytes(tensors)
 
 
 def test_strided_tensors_are_sent_by_value():

@@ -1,0 +1,19 @@
+"""Keep freed memory instead of giving it back to the system after every round.
+
+Every round allocates and frees the same tensors of a few megabytes. By default glibc returns such blocks to the kernel
+and gets them back page by page, which costs a sixth of a round at CIFAR-10's size.
+"""
+
+import ctypes
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep up to half a gigabyte of freed memory in this process; other C libraries stay as they are."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that glibc accepts
+    mallopt(M_TRIM_THRESHOLD, 512 << 20)
+    mallopt(M_TOP_PAD, 64 << 20)
