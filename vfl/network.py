@@ -21,6 +21,7 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    # Uploads are megabytes: large frames and windows, so that neither framing nor window updates cost processor time.
     ("grpc.http2.max_frame_size", 1 << 22),
     ("grpc.http2.lookahead_bytes", 1 << 24),
     ("grpc.http2.bdp_probe", 0),
