@@ -257,6 +257,9 @@ def _interrupted(number: int, _frame: FrameType | None) -> None:
 
 
 def _end(error: CafeError) -> NoReturn:
+    # A Ctrl-C that met Python inside an `exec` (dataclasses, namedtuples: any import) leaves a mark there that makes
+    # the interpreter end by the signal instead of our exit code; the next `exec` wipes it out.
+    exec("")
     print(f"cafe: {error}", file=sys.stderr)
     raise SystemExit(error.exit_code)
 

@@ -179,6 +179,25 @@ def test_ctrl_c_on_the_terminal_during_recovery_keeps_the_rounds(config, tmp_pat
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["rounds"] == 80
 
 
+def test_ctrl_c_in_the_middle_of_an_import_ends_with_the_exit_code_of_ctrl_c(tmp_path):
+    # Modules run `exec` as they are imported (dataclasses do); Python treats a Ctrl-C there in a way of its own.
+    program = """
+import os, signal
+import vfl.cli
+vfl.cli.app = lambda standalone_mode: exec("os.kill(os.getpid(), signal.SIGINT)")
+vfl.cli.main()
+"""
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "program"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (130, "cafe: stopped\n")
+
+
 @pytest.mark.parametrize("after", [0.1, 0.6, 1.2, 2.0])
 def test_ctrl_c_while_everything_starts_ends_quietly(config, tmp_path, after):
     tag = f"early-{after}-{os.getpid()}"
