@@ -3,8 +3,7 @@
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -50,33 +49,26 @@ def announce(tensors: Mapping[str, Tensor]) -> Bundle:
 
 def chunks(tensors: Iterable[Tensor]) -> Iterator[Chunk]:
     """Cut the bytes of `tensors` into chunks, small tensors sharing one."""
-    for offset, data in _pieces(tensors):
-        yield Chunk(offset=offset, data=data)
+    for offset, _, parts in pieces(tensors):
+        yield Chunk(offset=offset, data=b"".join(parts))
 
 
-class _Carrier(Protocol):
-    """A message with a field `chunk`."""
-
-    @property
-    def chunk(self) -> Chunk: ...
-
-
-M = TypeVar("M", bound=_Carrier)
-
-
-def carried(carrier: Callable[[], M], tensors: Iterable[Tensor]) -> Iterator[M]:
-    """Cut the bytes of `tensors` into messages that carry one chunk each; filled in place, which saves a copy."""
-    for offset, data in _pieces(tensors):
-        message = carrier()
-        message.chunk.offset = offset
-        message.chunk.data = data
-        yield message
-
-
-def carried_size(offset: int, length: int) -> int:
-    """Return the bytes of a message that carries a chunk. Asking the message itself would serialise it once more."""
-    inner = (1 + _varint(offset) if offset else 0) + 1 + _varint(length) + length
-    return 1 + _varint(inner) + inner
+def pieces(tensors: Iterable[Tensor]) -> Iterator[tuple[int, int, list[memoryview]]]:
+    """Cut the bytes of `tensors` into chunks: the place of each, its length, and its bytes still in the tensors."""
+    offset, held = 0, 0
+    parts: list[memoryview] = []
+    for data in _buffers(tensors):
+        start = 0
+        while start < len(data):
+            part = data[start : start + CHUNK_BYTES - held]
+            parts.append(part)
+            start += len(part)
+            held += len(part)
+            if held == CHUNK_BYTES:
+                yield offset, held, parts
+                offset, held, parts = offset + held, 0, []
+    if held:
+        yield offset, held, parts
 
 
 class Assembler:
@@ -98,22 +90,20 @@ class Assembler:
         """Whether all announced bytes are here."""
         return self._filled == self._size
 
-    def add(self, chunk: Chunk) -> int:
-        """Take the next chunk, in order; return how many bytes it held."""
-        data = chunk.data  # a copy each time it is asked for
-        if chunk.offset != self._filled:
-            raise CodecError(f"a chunk starts at byte {chunk.offset}, expected {self._filled}")
+    def add(self, offset: int, data: bytes | memoryview) -> None:
+        """Take the next chunk, in order."""
+        if offset != self._filled:
+            raise CodecError(f"a chunk starts at byte {offset}, expected {self._filled}")
         end = self._filled + len(data)
         if end > self._size:
             raise CodecError(f"the chunks hold more than the {self._size} bytes announced")
-        if len(data) == self._size:
+        if len(data) == self._size and isinstance(data, bytes):
             self._buffer = data  # the whole bundle in one chunk: the tensors look at the received bytes
         else:
             if not isinstance(self._buffer, memoryview):
                 self._buffer = torch.empty(self._size, dtype=torch.uint8).numpy().data  # not zeroed first
             self._buffer[self._filled : end] = data
         self._filled = end
-        return len(data)
 
     def finish(self) -> dict[str, Tensor]:
         """Return the tensors, which share the received memory; treat them as read-only."""
@@ -130,11 +120,6 @@ class Assembler:
 def raw_bytes(tensors: Iterable[Tensor]) -> int:
     """Return the size of the tensors themselves, without announcement or framing."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def padded_bytes(tensors: Iterable[Tensor]) -> int:
-    """Return the size of the tensors as they travel, each padded to the next multiple of 8 bytes."""
-    return sum(_padded(tensor.numel() * tensor.element_size()) for tensor in tensors)
 
 
 def describe(bundle: Bundle) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
@@ -155,27 +140,6 @@ def _nbytes(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
 
 def _padded(size: int) -> int:
     return size + -size % ALIGNMENT
-
-
-def _pieces(tensors: Iterable[Tensor]) -> Iterator[tuple[int, bytes]]:
-    offset, held = 0, 0
-    pieces: list[memoryview] = []
-    for data in _buffers(tensors):
-        start = 0
-        while start < len(data):
-            piece = data[start : start + CHUNK_BYTES - held]
-            pieces.append(piece)
-            start += len(piece)
-            held += len(piece)
-            if held == CHUNK_BYTES:
-                yield offset, b"".join(pieces)
-                offset, held, pieces = offset + held, 0, []
-    if held:
-        yield offset, b"".join(pieces)
-
-
-def _varint(value: int) -> int:
-    return max(1, (value.bit_length() + 6) // 7)
 
 
 def _buffers(tensors: Iterable[Tensor]) -> Iterator[memoryview]:

@@ -15,7 +15,8 @@ import torch
 from grpc_health.v1.health import aio as health
 
 from attacker.interface import Attack, attacks
-from protos import coordinator_pb2, coordinator_pb2_grpc
+from protos import coordinator_pb2
+from protos.wire import add_coordinator
 from server.coordinator import Coordinator
 from server.events import write_events
 from server.service import CoordinatorService
@@ -160,7 +161,7 @@ async def _start_server(
     coordinator: Coordinator, options: ServeOptions, on_address: Callable[[str], None]
 ) -> grpc.aio.Server:
     server = grpc.aio.server(options=OPTIONS)
-    coordinator_pb2_grpc.add_CoordinatorServicer_to_server(CoordinatorService(coordinator), server)
+    add_coordinator(CoordinatorService(coordinator), server)
     names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
     checks = health.HealthServicer()
     add_health(server, checks, names)

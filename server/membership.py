@@ -5,11 +5,12 @@ import math
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import grpc
 
-from protos.codec import CHUNK_BYTES, carried, carried_size, padded_bytes
 from protos.coordinator_pb2 import JoinRequest, Order, Welcome
+from protos.wire import ORDER
 from vfl.network import PROTOCOL_VERSION
 from vfl.observation import Tensors
 from vfl.partition import Box, tiling_problem
@@ -28,8 +29,8 @@ class RefusedError(Exception):
         self.code, self.reason = code, reason
 
 
-Sized = tuple[int, Order]
-"""An order and its size on the wire."""
+Line = Iterable[Order | bytes]
+"""Orders that belong together, some of them encoded already."""
 
 
 @dataclass
@@ -46,15 +47,15 @@ class Member:
     address: str
     parameters_version: int = 0
     refusal: str | None = None
-    lines: asyncio.Queue[Iterable[Sized] | None] = field(default_factory=asyncio.Queue)
+    lines: asyncio.Queue[Line | None] = field(default_factory=asyncio.Queue)
 
     def send(self, order: Order) -> None:
         """Put an order on the worker's line."""
-        self.lines.put_nowait([(order.ByteSize(), order)])
+        self.lines.put_nowait([order])
 
     def send_tensors(self, first: Order, tensors: Tensors) -> None:
         """Put an order and the chunks it announces on the worker's line; they are made only as they go out."""
-        self.lines.put_nowait(_sized(first, tensors))
+        self.lines.put_nowait(chain([first], ORDER.chunks(tensors.values())))
 
     def hang_up(self) -> None:
         """End the line after what is on it."""
@@ -182,15 +183,6 @@ class Membership:
                 raise RefusedError(
                     grpc.StatusCode.FAILED_PRECONDITION, f"the workers' slices do not fit together: {misfit}"
                 )
-
-
-def _sized(first: Order, tensors: Tensors) -> Iterator[Sized]:
-    yield first.ByteSize(), first
-    left = padded_bytes(tensors.values())
-    for order in carried(Order, tensors.values()):
-        length = min(left, CHUNK_BYTES)
-        left -= length
-        yield carried_size(order.chunk.offset, length), order
 
 
 def _box(request: JoinRequest) -> Box:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import grpc
 
 from protos import coordinator_pb2_grpc
-from protos.codec import Assembler, CodecError, carried_size
+from protos.codec import Assembler, CodecError
 from protos.coordinator_pb2 import (
     Evaluation,
     EvaluationReceipt,
@@ -15,6 +15,7 @@ from protos.coordinator_pb2 import (
     UploadPart,
     UploadReceipt,
 )
+from protos.wire import ChunkView
 from server.inbox import Inbox, Upload
 from server.membership import Member, Membership, RefusedError
 
@@ -38,7 +39,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
     def __init__(self, run: Run) -> None:
         self._run = run
 
-    async def Join(self, request: JoinRequest, context: Any) -> AsyncIterator[Order]:
+    async def Join(self, request: JoinRequest, context: Any) -> AsyncIterator[Order | bytes]:
         """Let a worker in and send it its orders until the end."""
         try:
             member = self._run.membership.admit(request)
@@ -46,18 +47,18 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
             await context.abort(refused.code, refused.reason)
         try:
             while (orders := await member.lines.get()) is not None:
-                for size, order in orders:
-                    self._run.bytes_down += size
+                for order in orders:
+                    self._run.bytes_down += len(order) if isinstance(order, bytes) else order.ByteSize()
                     yield order
         finally:
             self._run.membership.remove(member)
 
-    async def Upload(self, request_iterator: AsyncIterator[UploadPart], context: Any) -> UploadReceipt:
+    async def Upload(self, request_iterator: AsyncIterator[UploadPart | ChunkView], context: Any) -> UploadReceipt:
         """Take one round's gradients of one worker."""
         member: Member | None = None
         try:
             first = await anext(aiter(request_iterator), None)
-            if first is None or first.WhichOneof("part") != "header":
+            if not isinstance(first, UploadPart) or first.WhichOneof("part") != "header":
                 raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "an upload begins with a header")
             member = self._run.membership.of_session(first.header.session)
             return await self._receive(member, first, request_iterator)
@@ -77,7 +78,9 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
             await context.abort(refused.code, refused.reason)
         return EvaluationReceipt(round=request.round)
 
-    async def _receive(self, member: Member, first: UploadPart, parts: AsyncIterator[UploadPart]) -> UploadReceipt:
+    async def _receive(
+        self, member: Member, first: UploadPart, parts: AsyncIterator[UploadPart | ChunkView]
+    ) -> UploadReceipt:
         header = first.header
         if header.worker != member.worker:
             raise RefusedError(
@@ -95,9 +98,10 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
         try:
             assembler = Assembler(header.gradients, limit)
             async for part in parts:
-                if part.WhichOneof("part") != "chunk":
+                if not isinstance(part, ChunkView):
                     raise CodecError("only chunks follow the header")
-                received += carried_size(part.chunk.offset, assembler.add(part.chunk))
+                assembler.add(part.offset, part.data)
+                received += part.size
             gradients = assembler.finish()
         except CodecError as error:
             raise RefusedError(

@@ -21,6 +21,16 @@ def generator(seed: int, purpose: str, number: int = 0) -> torch.Generator:
 @contextmanager
 def seeded(seed: int, purpose: str, number: int = 0) -> Iterator[None]:
     """Run a block under torch's global generator seeded for one purpose; the generator is as before afterwards."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, purpose, number))
+    # Not torch.manual_seed: it also queues a call with a stack trace for every kind of device, which costs a
+    # worker a millisecond a round.
+    generators = [torch.default_generator]
+    if torch.cuda.is_initialized():
+        generators += torch.cuda.default_generators
+    states = [one.get_state() for one in generators]
+    try:
+        for one in generators:
+            one.manual_seed(derive(seed, purpose, number))
         yield
+    finally:
+        for one, state in zip(generators, states, strict=True):
+            one.set_state(state)

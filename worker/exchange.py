@@ -221,5 +221,5 @@ def read_bundle(
         if part.WhichOneof("part") != "chunk":
             raise CodecError("only chunks follow the header")
         count(part)
-        assembler.add(part.chunk)
+        assembler.add(part.chunk.offset, part.chunk.data)
     return assembler.finish()

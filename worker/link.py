@@ -8,9 +8,9 @@ from concurrent import futures
 
 import grpc
 
-from protos import coordinator_pb2_grpc
-from protos.codec import announce, carried
+from protos.codec import announce
 from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, UploadHeader, UploadPart
+from protos.wire import UPLOAD, ChunkView, coordinator_stub
 from vfl.errors import RunFailedError
 from vfl.network import open_channel, sentence
 from vfl.observation import Tensors
@@ -22,9 +22,9 @@ class Link:
     def __init__(self, address: str, worker: int, timeout: float) -> None:
         self._address, self._worker, self._timeout = address, worker, timeout
         self._channel = open_channel(address)
-        self._stub = coordinator_pb2_grpc.CoordinatorStub(self._channel)
+        self._stub = coordinator_stub(self._channel)
         # Bounded: a worker that lags behind holds the coordinator's stream back instead of piling up orders.
-        self._orders: queue.Queue[Order | RunFailedError] = queue.Queue(maxsize=16)
+        self._orders: queue.Queue[Order | ChunkView | RunFailedError] = queue.Queue(maxsize=16)
         self._over: RunFailedError | None = None
         self._ended = threading.Event()
         self._session = ""
@@ -54,7 +54,7 @@ class Link:
         self._session = first.welcome.session
         threading.Thread(target=self._listen, args=(stream,), daemon=True, name="orders").start()
 
-    def next_order(self) -> Order:
+    def next_order(self) -> Order | ChunkView:
         """Return the next order; fail when the coordinator aborted or went away."""
         order = self._orders.get()
         if isinstance(order, RunFailedError):
@@ -107,7 +107,7 @@ class Link:
 
     def _upload_parts(
         self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int
-    ) -> Iterator[UploadPart]:
+    ) -> Iterator[UploadPart | bytes]:
         header = UploadHeader(
             session=self._session,
             worker=self._worker,
@@ -117,16 +117,17 @@ class Link:
             peer_bytes=peer_bytes,
         )
         yield UploadPart(header=header)
-        yield from carried(UploadPart, gradients.values())
+        yield from UPLOAD.chunks(gradients.values())
 
-    def _listen(self, stream: Iterator[Order]) -> None:
+    def _listen(self, stream: Iterator[Order | ChunkView]) -> None:
         try:
             for order in stream:
-                if order.WhichOneof("order") == "abort":
+                kind = order.WhichOneof("order") if isinstance(order, Order) else "chunk"
+                if isinstance(order, Order) and kind == "abort":
                     self._fail(f"the coordinator ended the run: {order.abort.reason}")
                     return
                 self._orders.put(order)
-                if order.WhichOneof("order") == "end":
+                if kind == "end":
                     return
             self._fail(f"the coordinator at {self._address} closed the connection before the end of the run")
         except grpc.RpcError as error:

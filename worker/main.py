@@ -12,6 +12,7 @@ from protos import worker_pb2, worker_pb2_grpc
 from protos.codec import Assembler, CodecError
 from protos.coordinator_pb2 import JoinRequest, Purpose, Round, Slice, Start
 from protos.coordinator_pb2 import Parameters as ParametersOrder
+from protos.wire import ChunkView
 from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
 from vfl.errors import RunFailedError, UserError
@@ -86,6 +87,8 @@ class _Rounds:
         try:
             while True:
                 order = self._link.next_order()
+                if isinstance(order, ChunkView):
+                    raise RunFailedError("the coordinator sent a chunk that belongs to nothing")
                 match order.WhichOneof("order"):
                     case "start":
                         self._start(order.start)
@@ -120,7 +123,10 @@ class _Rounds:
         try:
             assembler = Assembler(order.bundle, PARAMETER_LIMIT_BYTES)
             while not assembler.complete:
-                assembler.add(self._link.next_order().chunk)
+                part = self._link.next_order()
+                if not isinstance(part, ChunkView):
+                    raise CodecError("only chunks follow the announcement")
+                assembler.add(part.offset, part.data)
             tensors = assembler.finish()
         except CodecError as error:
             raise RunFailedError(f"the coordinator sent broken parameters: {error}") from None

@@ -100,7 +100,8 @@ class RawWorker:
             if kind == "parameters":
                 assembler = Assembler(order.parameters.bundle, 1 << 30)
                 while not assembler.complete:
-                    assembler.add(next(self.orders).chunk)
+                    chunk = next(self.orders).chunk
+                    assembler.add(chunk.offset, chunk.data)
                 self.parameters = assembler.finish()
             elif kind == "round":
                 return order.round

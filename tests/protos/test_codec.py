@@ -3,8 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos.codec import CHUNK_BYTES, Assembler, CodecError, announce, carried, carried_size, chunks, padded_bytes
-from protos.coordinator_pb2 import UploadPart
+from protos.codec import CHUNK_BYTES, Assembler, CodecError, announce, chunks
 from protos.tensors_pb2 import Bundle, Chunk, TensorSpec
 
 DTYPES = [
@@ -22,7 +21,8 @@ DTYPES = [
 def there_and_back(tensors):
     assembler = Assembler(announce(tensors), limit_bytes=1 << 30)
     for chunk in chunks(tensors.values()):
-        assembler.add(Chunk.FromString(chunk.SerializeToString()))
+        received = Chunk.FromString(chunk.SerializeToString())
+        assembler.add(received.offset, received.data)
     return assembler.finish()
 
 
@@ -52,15 +52,6 @@ def test_tensors_larger_than_a_chunk_and_across_chunk_borders():
     assert all(torch.equal(back[name], tensor) for name, tensor in tensors.items())
 
 
-def test_messages_that_carry_chunks_know_their_size():
-    tensors = [torch.randn(3, 7), torch.randn(CHUNK_BYTES // 2 + 5), torch.arange(9)]
-    carriers = list(carried(UploadPart, tensors))
-    assert [part.chunk for part in carriers] == list(chunks(tensors))
-    for part in carriers:
-        assert carried_size(part.chunk.offset, len(part.chunk.data)) == part.ByteSize()
-    assert sum(len(part.chunk.data) for part in carriers) == padded_bytes(tensors)
-
-
 def test_strided_tensors_are_sent_by_value():
     tensor = torch.arange(12).reshape(3, 4).T[::2]
     assert torch.equal(there_and_back({"t": tensor})["t"], tensor)
@@ -70,7 +61,7 @@ def test_a_bundle_in_one_chunk_is_decoded_without_a_copy():
     tensors = {"a": torch.randn(10), "b": torch.randn(10)}
     (chunk,) = chunks(tensors.values())
     assembler = Assembler(announce(tensors), 1000)
-    assembler.add(chunk)
+    assembler.add(chunk.offset, chunk.data)
     back = assembler.finish()
     assert back["b"].data_ptr() - back["a"].data_ptr() == 40
 
@@ -85,10 +76,10 @@ def test_what_is_not_a_bundle_is_refused_with_a_reason():
     with pytest.raises(CodecError, match="names a tensor twice"):
         Assembler(Bundle(tensors=[TensorSpec(name="x", dtype=1), TensorSpec(name="x", dtype=1)]), 100)
     with pytest.raises(CodecError, match="expected 0"):
-        Assembler(bundle, 1 << 30).add(parts[1])
+        Assembler(bundle, 1 << 30).add(parts[1].offset, parts[1].data)
     short = Assembler(bundle, 1 << 30)
-    short.add(parts[0])
+    short.add(parts[0].offset, parts[0].data)
     with pytest.raises(CodecError, match=f"end after {CHUNK_BYTES} of the 1600008 bytes"):
         short.finish()
     with pytest.raises(CodecError, match="more than the 1600008 bytes"):
-        short.add(Chunk(offset=CHUNK_BYTES, data=bytes(CHUNK_BYTES)))
+        short.add(CHUNK_BYTES, bytes(CHUNK_BYTES))
