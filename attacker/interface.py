@@ -32,7 +32,18 @@ class AttackPlugin(Plugin):
 
 
 attacks: Registry[AttackPlugin] = Registry(
-    "attack", AttackPlugin, "cafe.attacks", ["attacker.none", "attacker.least_squares", "attacker.exact"]
+    "attack",
+    AttackPlugin,
+    "cafe.attacks",
+    [
+        "attacker.none",
+        "attacker.least_squares",
+        "attacker.exact",
+        "attacker.cafe",
+        "attacker.theory",
+        "attacker.rgap",
+        "attacker.matching.rivals",
+    ],
 )
 
 

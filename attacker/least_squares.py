@@ -80,7 +80,7 @@ def pseudo_inverse(batches: Sequence[Tensor], samples: int) -> tuple[Tensor, int
     for row, batch in zip(matrix, batches, strict=True):
         row[batch] = 1 / len(batch)  # a mean over the batch: a short one weighs its samples more
     u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
-    keep = s > s[0] * 1e-9
+    keep = s > s[:1] * 1e-9
     return (vh[keep].T / s[keep]) @ u[:, keep].T, int(keep.sum())
 
 

@@ -59,8 +59,9 @@ def equations(tail: Tail, v: Tensor, top: Tensor) -> Equations:
         back = (top @ tail.jacobian[known]).transpose(1, 2) * sure[:, :, None] / size[known, None, None]
         right = v[known] * sure / size[known, None]
         q, r = torch.linalg.qr(back)
-        a[known] = r
-        b[known] = (q.transpose(1, 2) @ right[:, :, None])[:, :, 0]
+        rows = r.shape[1]  # fewer than classes where the layer has fewer outputs
+        a[known, :rows] = r
+        b[known, :rows] = (q.transpose(1, 2) @ right[:, :, None])[:, :, 0]
         # Dead outputs make `back` rank-deficient: what q spans beyond it would swallow misfit, so solve properly
         u = torch.linalg.pinv(back, rtol=1e-9) @ right[:, :, None]
         misfit[known] = (right - (back @ u)[:, :, 0]).norm(dim=1)

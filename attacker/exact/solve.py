@@ -39,6 +39,9 @@ def solve(
     """Recover h and v of all samples from the batches' subspaces."""
     sides = [inputs_side(f) for f in factors]
     directions = find_directions(cells, factors, samples)
+    if directions.vectors.shape[1] == 0:  # gradients of zeros
+        both = (factors[0].left, factors[0].right)
+        return Solved(*(torch.full((samples, len(side)), torch.nan, dtype=torch.float64) for side in both))
     for left in reversed(range(PASSES)):
         parts = [take_apart(f, directions, batch) for f, batch in zip(factors, batches, strict=True)]
         pairs = join(parts, directions.vectors.shape[1])

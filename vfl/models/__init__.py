@@ -36,7 +36,12 @@ class LinearTop(nn.Module):
         return logits
 
 
-models: Registry[SplitModel] = Registry("model", SplitModel, "cafe.models", ["vfl.models.cafe_cnn", "vfl.models.mlp"])
+models: Registry[SplitModel] = Registry(
+    "model",
+    SplitModel,
+    "cafe.models",
+    ["vfl.models.cafe_cnn", "vfl.models.lenet", "vfl.models.mlp", "vfl.models.strided_cnn"],
+)
 
 
 def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -> nn.Module:

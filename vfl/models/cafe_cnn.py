@@ -5,6 +5,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vfl.models import SplitModel, models
+from vfl.models.batch_norm import FixedBatchNorm, calibrate
 from vfl.partition import Shape
 
 
@@ -15,22 +16,28 @@ class CafeCNN(SplitModel):
     fc1: int = Field(256, ge=1, description="outputs of the first fully connected layer (the paper's d2)")
     fc2: int = Field(64, ge=1)
     output: int = Field(10, ge=1, description="length of the vector that a worker sends to the label holder")
+    batch_norm: bool = Field(False, description="normalise after each convolution, with statistics fixed in the model")
 
     def bottom(self, shape: Shape) -> nn.Module:
         """Build the network for slices (channels, height, width) of any size."""
         if len(shape) != 3:
             raise ValueError("it takes images (channels, height, width); use mlp for tables")
-        return CafeBottom(shape, self.fc1, self.fc2, self.output)
+        model = CafeBottom(shape, self.fc1, self.fc2, self.output, self.batch_norm)
+        if self.batch_norm:
+            calibrate(model, shape)
+        return model
 
 
 class CafeBottom(nn.Module):
     """One worker's part; `fc1` is the first fully connected layer."""
 
-    def __init__(self, shape: Shape, fc1: int, fc2: int, output: int) -> None:
+    def __init__(self, shape: Shape, fc1: int, fc2: int, output: int, batch_norm: bool = False) -> None:
         super().__init__()
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 64, 5, padding=2)
         self.conv2 = nn.Conv2d(64, 128, 5, padding=2)
+        self.norm1 = FixedBatchNorm(64) if batch_norm else nn.Identity()
+        self.norm2 = FixedBatchNorm(128) if batch_norm else nn.Identity()
         self.pool = nn.MaxPool2d(2, ceil_mode=True)  # "same" padding: odd sizes are rounded up
         pooled = -(-height // 4) * -(-width // 4)
         self.fc1 = nn.Linear(128 * pooled, fc1)
@@ -39,8 +46,8 @@ class CafeBottom(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the vector that goes to the label holder."""
-        h = self.pool(torch.relu(self.conv1(x)))
-        h = self.pool(torch.relu(self.conv2(h))).flatten(1)
+        h = self.pool(torch.relu(self.norm1(self.conv1(x))))
+        h = self.pool(torch.relu(self.norm2(self.conv2(h)))).flatten(1)
         h = torch.relu(self.fc1(h))
         h = torch.relu(self.fc2(h))
         return torch.relu(self.fc3(h))

@@ -1,0 +1,1 @@
+"""Gradient matching: data is guessed, and moved until its gradients are those that were uploaded."""

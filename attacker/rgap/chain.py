@@ -1,0 +1,106 @@
+"""A model as the chain of its layers, read off its trace; what R-GAP cannot invert is refused by name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.passes.shape_prop import ShapeProp
+from torch.nn import functional
+
+from attacker.rgap.activations import Activation, LeakyReLU, ReLU, Sigmoid, Tanh
+from vfl.errors import UserError
+from vfl.partition import Shape
+
+CHAINS = (
+    "it inverts chains of nn.Linear, nn.Conv2d, ReLU, LeakyReLU, Sigmoid, Tanh and Flatten "
+    "(strided_cnn and mlp are such models)"
+)
+Layer = nn.Linear | nn.Conv2d | Activation | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One layer of a chain."""
+
+    name: str
+    """Of a layer with parameters: its name in the model."""
+    layer: Layer
+    """None: only the shape changes."""
+    inputs: Shape
+    """The shape of one sample on its way in."""
+
+    def parameter(self, kind: str) -> str:
+        """Return the name of the layer's weight or bias in the model."""
+        return f"{self.name}.{kind}" if self.name else kind
+
+
+def chain(model: nn.Module, shape: Shape, whose: str) -> list[Step]:
+    """Return the steps that a sample of this shape takes through a model, or raise UserError."""
+    try:
+        # Wrapped, because a layer on its own would be traced into
+        traced = fx.symbolic_trace(nn.Sequential(model))
+        ShapeProp(traced).propagate(torch.zeros(1, *shape))
+    except Exception as error:  # whatever the model's own code raises when it is traced
+        raise UserError(f"attack rgap cannot follow {whose} ({error}); {CHAINS}") from None
+    nodes = list(traced.graph.nodes)
+    node, steps = nodes[0], list[Step]()
+    while True:
+        following = [user for user in node.users if _is_tensor(user)]
+        if len(following) != 1 or sum(map(_is_tensor, following[0].all_input_nodes)) != 1:
+            raise UserError(f"attack rgap: {whose} branches at {node.name}; {CHAINS}")
+        if following[0].op == "output":
+            return steps
+        before, node = node, following[0]
+        layer = _layer(node, traced)
+        name = str(node.target).removeprefix("0").removeprefix(".") if _is_module(node) else node.name
+        if layer == "unknown":
+            kind = f" ({type(traced.get_submodule(str(node.target))).__name__})" if _is_module(node) else ""
+            raise UserError(f"attack rgap cannot invert the layer {name}{kind} of {whose}; {CHAINS}")
+        steps.append(Step(name, layer, tuple(before.meta["tensor_meta"].shape[1:])))
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return "tensor_meta" in node.meta
+
+
+def _is_module(node: fx.Node) -> bool:
+    return node.op == "call_module"
+
+
+def _layer(node: fx.Node, traced: fx.GraphModule) -> Any:
+    """Return the node's layer, or "unknown"."""
+    if _is_module(node):
+        return _from_module(traced.get_submodule(str(node.target)))
+    if node.target in (functional.leaky_relu, "leaky_relu"):
+        slope = node.kwargs.get("negative_slope", node.args[1] if len(node.args) > 1 else 0.01)
+        return _leaky(slope)
+    if node.target in (torch.relu, functional.relu, "relu"):
+        return ReLU()
+    if node.target in (torch.sigmoid, functional.sigmoid, "sigmoid"):
+        return Sigmoid()
+    if node.target in (torch.tanh, functional.tanh, "tanh"):
+        return Tanh()
+    if node.target in (torch.flatten, torch.reshape, "flatten", "view", "reshape"):
+        return None
+    return "unknown"
+
+
+def _from_module(module: nn.Module) -> Any:
+    if isinstance(module, nn.Linear):
+        return module
+    if isinstance(module, nn.Conv2d):
+        plain = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
+        return module if plain else "unknown"
+    if isinstance(module, nn.LeakyReLU):
+        return _leaky(module.negative_slope)
+    if isinstance(module, nn.Flatten | nn.Identity):
+        return None
+    simple = {nn.ReLU: ReLU, nn.Sigmoid: Sigmoid, nn.Tanh: Tanh}
+    return simple[type(module)]() if type(module) in simple else "unknown"
+
+
+def _leaky(slope: Any) -> Any:
+    if not isinstance(slope, int | float) or slope < 0:
+        return "unknown"
+    return LeakyReLU(float(slope)) if slope else ReLU()

@@ -1,0 +1,137 @@
+"""The running attack: batches as they come, each taken apart by its exclusive neurons, then step III."""
+
+import torch
+from torch import Tensor, nn
+
+from attacker.disaggregate import Collector, Problem
+from attacker.exact.threads import one_thread
+from attacker.interface import Progress, Recovery
+from attacker.inversion import InversionOptions
+from attacker.theory.exclusive import candidates
+from attacker.theory.join import UNSURE, Batch, join
+from vfl.errors import UserError
+from vfl.models import build_bottom, build_top, output_width
+from vfl.models.layers import FullyConnected, fully_connected
+from vfl.observation import Observation, Setting
+
+
+class TheoryAttack:
+    """Collects batches, finds their exclusive neurons, inverts."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        disaggregate: bool,
+        rounds: int | None,
+        samples: int | None,
+        inversion: InversionOptions | None,
+    ) -> None:
+        self._setting, self._disaggregate, self._inversion = setting, disaggregate, inversion
+        self._bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
+        self._layers = [self._first_layer(worker, bottom) for worker, bottom in enumerate(self._bottoms)]
+        widths = [output_width(bottom, box.shape) for bottom, box in zip(self._bottoms, setting.boxes, strict=True)]
+        self._top = build_top(setting.model, widths, setting.classes, setting.seed)
+        self._collector = Collector(setting, disaggregate, rounds, attack="theory", samples=samples)
+        self._seen = torch.zeros(setting.samples, dtype=torch.bool)
+
+    def observe(self, observation: Observation) -> None:
+        """Keep the round; of batches that share samples the first, as nothing says which of them are shared."""
+        if not self._disaggregate:
+            if bool(self._seen[observation.indices].any()):
+                return
+            self._seen[observation.indices] = True
+        self._collector.observe(observation)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Take the batches apart and go on to the data."""
+        setting, problems = self._setting, self._collector.problems(progress)
+        h = [torch.full((setting.samples, layer.inputs), torch.nan) for layer in self._layers]
+        slices = [torch.full((setting.samples, *box.shape), torch.nan) for box in setting.boxes]
+        labels = torch.full((setting.samples,), -1)
+        certificates = torch.full((setting.samples, setting.workers), torch.nan, dtype=torch.float64)
+        cells, matched = [], True
+        for number, problem in enumerate(problems):
+            with one_thread():
+                batch = self._take_apart(problem)
+            for worker, own in enumerate(batch.h):
+                h[worker][problem.indices] = own.float()
+            labels[problem.indices], certificates[problem.indices] = batch.labels, batch.certificates
+            matched &= batch.matched
+            if len(problem.indices) > 1:
+                cells.append(tuple(sorted(problem.indices.tolist())))
+            if not setting.frozen:  # the models are those of this batch
+                self._step_three(h, problem.indices, slices, progress)
+            progress("exclusive neurons", number + 1, len(problems))
+        if setting.frozen:
+            self._step_three(h, torch.arange(setting.samples), slices, progress)
+        complete = self._inversion is not None or all(layer.sees_data for layer in self._layers)
+        return Recovery(
+            slices=tuple(slices) if complete else None,
+            representations=tuple(h),
+            layers=tuple(layer.name for layer in self._layers),
+            labels=labels,
+            cells=tuple(cells),
+            certificates=certificates,
+            notes=tuple(self._notes(certificates, matched)),
+        )
+
+    def _take_apart(self, problem: Problem) -> Batch:
+        modules = zip([*self._bottoms, self._top], [*problem.parameters.bottoms, problem.parameters.top], strict=True)
+        for module, tensors in modules:
+            module.double().load_state_dict(dict(tensors), strict=False)
+        size, names = len(problem.indices), [layer.name for layer in self._layers]
+        found = [
+            candidates(own[f"{name}.weight"], own[f"{name}.bias"], size)
+            for own, name in zip(problem.gradients.bottoms, names, strict=True)
+        ]
+        return join(found, size, self._bottoms, names, [box.shape for box in self._setting.boxes], self._top)
+
+    def _step_three(self, h: list[Tensor], samples: Tensor, slices: list[Tensor], progress: Progress) -> None:
+        """Fill in the slices of these samples: h itself where the layer sees the data, else by inversion."""
+        for worker, (layer, box) in enumerate(zip(self._layers, self._setting.boxes, strict=True)):
+            known = samples[h[worker][samples].isfinite().all(dim=1)]
+            if layer.sees_data:
+                slices[worker][known] = h[worker][known].reshape(-1, *box.shape)
+            elif self._inversion is not None and len(known):
+                slices[worker][known] = self._invert(worker, self._bottoms[worker], h[worker][known], progress)
+
+    def _invert(self, worker: int, model: nn.Module, h: Tensor, progress: Progress) -> Tensor:
+        from attacker.inversion import invert
+
+        done = invert(
+            model, self._layers[worker].name, h, self._setting.boxes[worker].shape, seed=self._setting.seed,
+            device=self._setting.device, options=self._inversion or InversionOptions(),
+            progress=lambda at, of: progress(f"step III, worker {worker}", at, of),
+        )  # fmt: skip
+        return done.x.float().cpu()
+
+    def _first_layer(self, worker: int, bottom: nn.Module) -> FullyConnected:
+        layers = fully_connected(bottom, self._setting.boxes[worker].shape)
+        if not layers or not layers[0].bias:
+            lacks = "its first fully connected layer has no bias" if layers else "it has no fully connected layer"
+            raise UserError(f"attack theory cannot read the model of worker {worker}: {lacks}; use another model")
+        return layers[0]
+
+    def _notes(self, certificates: Tensor, matched: bool) -> list[str]:
+        samples, workers = certificates.shape
+        held = certificates < UNSURE
+        notes = [
+            f"{int(held.all(dim=1).sum())} of {samples} samples meet the condition (two exclusively active neurons) at "
+            f"every worker, {int(held.sum())} of {samples * workers} slices at theirs."
+        ]
+        some = held.any(dim=1) & certificates.isnan().any(dim=1)
+        if bool(some.any()) and workers > 1 and self._setting.batch_size > 1 and not self._disaggregate:
+            notes.append(
+                f"{int(some.sum())} samples lack a slice, so nothing says which of their other slices belong together."
+            )
+        wrong = int((certificates >= UNSURE).sum())
+        if wrong:
+            notes.append(
+                f"{wrong} slices contradict what came back from the top model: mixtures, or mismatched slices."
+            )
+        if not matched:
+            notes.append(
+                "The top model is not affine, so candidates of different workers were not matched: slices of different "
+                "samples may be side by side."
+            )
+        return notes
