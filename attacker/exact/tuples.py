@@ -4,15 +4,14 @@ Sharper than comparing equations for u, which leave much open when ReLU has cut 
 """
 
 from collections.abc import Sequence
-from itertools import combinations
 
 import torch
 from torch import Tensor, nn
 
 from attacker.exact.matching import Equations, common_u
 
-MISMATCH = 1e-4
-"""Relative misfit above which a sample's candidates are taken for a mismatch and arranged anew."""
+ROUNDING = 1e-7
+"""Relative misfit below which nothing can be told any more. Samples of one label may differ by little above it."""
 MOST = 70_000
 """Combinations that are all tried; with more, exchanges of two candidates are."""
 
@@ -58,13 +57,14 @@ class Forward:
 
 
 def rearrange(forward: Forward, count: int, workers: int) -> Tensor:
-    """Return the choices (count, workers) that fit, for a cell whose present ones (the diagonal) do not."""
+    """Return the choices (count, workers) that fit best, for a cell whose present ones are the diagonal."""
     choice = torch.arange(count)[:, None].expand(count, workers).clone()
-    if float(forward.best(choice)[0].max()) < MISMATCH:
+    now = forward.best(choice)[0]
+    if count == 1 or float(now.max()) < ROUNDING:
         return choice
-    if count**workers <= MOST:
-        return _greedy(forward, count, workers)
-    return _exchange(forward, choice)
+    if count**workers > MOST:
+        return _exchange(forward, choice)
+    return _greedy(forward, count, workers)
 
 
 def _greedy(forward: Forward, count: int, workers: int) -> Tensor:
@@ -80,17 +80,24 @@ def _greedy(forward: Forward, count: int, workers: int) -> Tensor:
 
 
 def _exchange(forward: Forward, choice: Tensor) -> Tensor:
-    """Exchange two samples' candidates at one worker as long as that helps."""
-    cost = forward.best(choice)[0]
-    improved = True
-    while improved:
-        improved = False
-        for i, j in combinations(range(len(choice)), 2):
-            for m in range(choice.shape[1]):
-                trial = choice[[i, j]].clone()
-                trial[:, m] = trial[:, m].flip(0)
-                after = forward.best(trial)[0]
-                if float(after.sum()) < 0.999 * float(cost[[i, j]].sum()):
-                    choice[[i, j]], cost[[i, j]] = trial, after
-                    improved = True
+    """Exchange two samples' candidates at one worker, each time where it helps most, as long as it helps.
+
+    Misfits are compared by their logarithms: one sample that fits to rounding says more than another's that fits less
+    badly, as a candidate that is off by a little fits badly wherever it is.
+    """
+    count, workers = choice.shape
+    pairs = torch.combinations(torch.arange(count), 2).repeat_interleave(workers, 0)
+    at = torch.arange(workers).repeat(len(pairs) // workers)[:, None]
+    cost = forward.best(choice)[0].clamp_min(ROUNDING).log()
+    for _ in range(count * workers):
+        trials = choice[pairs]  # (exchanges, the two samples, workers)
+        there = at[:, :, None].expand(-1, 2, 1)
+        trials = trials.scatter(2, there, trials.gather(2, there).flip(1))
+        after = torch.cat([forward.best(some)[0] for some in trials.flatten(0, 1).split(5_000)]).reshape(-1, 2)
+        after = after.clamp_min(ROUNDING).log()
+        gain = (cost[pairs].sum(1) - after.sum(1)).nan_to_num(-torch.inf)
+        best = int(gain.argmax())
+        if float(gain[best]) < 1e-3:
+            break
+        choice[pairs[best]], cost[pairs[best]] = trials[best], after[best]
     return choice

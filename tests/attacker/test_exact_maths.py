@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from attacker.exact import tuples
 from attacker.exact.cells import cells_of
 from attacker.exact.certificate import certify
 from attacker.exact.cone import separate
@@ -194,3 +195,18 @@ def test_certificate_tells_right_from_wrong():
     worse = certify(batches, factors, wrong_h, v.double())
     assert float(worse[3]) > 1e-2
     assert float(worse[torch.arange(24) != 3].max()) < 1e-4
+
+
+@pytest.mark.parametrize("most", [70_000, 1])  # all combinations, or exchanges
+def test_candidates_of_one_label_go_where_one_of_them_fits_to_rounding(most, monkeypatch):
+    # Met on CIFAR-10: candidate 0 of worker 1 is off by a little, so either arrangement of it fits badly, and the sums
+    # of the two arrangements' misfits say the wrong thing.
+    monkeypatch.setattr(tuples, "MOST", most)
+    known = {(0, 1, 0, 0): 1.3e-6, (1, 0, 1, 1): 3.6e-5, (0, 0, 0, 0): 1.7e-5, (1, 1, 1, 1): 1.4e-5}
+
+    class Misfits:
+        def best(self, choice: Tensor) -> tuple[Tensor, Tensor]:
+            found = [known.get(tuple(row), 1e-3) for row in choice.tolist()]
+            return torch.tensor(found, dtype=torch.float64), torch.zeros(len(choice), dtype=torch.long)
+
+    assert tuples.rearrange(Misfits(), 2, 4).tolist() == [[0, 1, 0, 0], [1, 0, 1, 1]]
