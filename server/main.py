@@ -20,6 +20,7 @@ from protos.wire import add_coordinator
 from server.coordinator import Coordinator
 from server.events import write_events
 from server.service import CoordinatorService
+from server.snapshots import Snapshots
 from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, UserError
@@ -140,6 +141,8 @@ async def _federate(
         on_joined()
         run.attack = attacks.build(config.attack).start(run.setting)
         observers: list[Callable[[Observation], None]] = [run.attack.observe]
+        if config.snapshots:
+            observers.append(Snapshots(options.out, run.setting, run.attack, config.snapshots).observe)
         if config.transcript:
             observers.append(TranscriptWriter(options.out / "transcript", config, run.setting).observe)
 

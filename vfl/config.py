@@ -78,6 +78,7 @@ class RunConfig(Section):
     attack: PluginSection = PluginSection(name="none")
     device: str = "auto"
     transcript: bool = False
+    snapshots: int | None = Field(None, ge=1)
 
 
 def load_config(path: Path, changes: list[str] | None = None) -> RunConfig:

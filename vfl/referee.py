@@ -28,16 +28,13 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
     scores: dict[str, Any] = {}
     order = torch.arange(len(data.x))
     if "x" in arrays:
-        x = torch.tensor(arrays["x"])
-        lost = ~torch.isfinite(x).flatten(1).all(1)
-        # What an attack did not recover is scored as its best blind guess: mid-grey, or the column's mean.
-        x = torch.nan_to_num(x, nan=0.5 if data.kind == "image" else 0.0)
-        order = best_order(x, data.x, torch.tensor(arrays["cell"]))
-        x = x[order]
+        lost = ~np.isfinite(arrays["x"]).reshape(len(data.x), -1).all(1)
+        x, order = put_in_order(arrays, data)
         arrays |= {"x": x.numpy(), "x_true": data.x.numpy()}
         scores = score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
         scores["samples_lost"] = int(lost.sum())
         save_pictures(out, data, x)
+    scores["over_rounds"] = [score_snapshot(path, data) for path in sorted((out / "snapshots").glob("*.npz"))]
     if "labels" in arrays:
         labels = torch.tensor(arrays["labels"])[order]
         arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
@@ -48,6 +45,24 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
     save_arrays(path, arrays)
     save_summary(out, summary)
     return summary
+
+
+def score_snapshot(path: Path, data: Data) -> dict[str, float]:
+    """Return how far the attack had got after some rounds."""
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    x, _ = put_in_order(arrays, data)
+    scores = score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
+    key = "psnr_mean" if data.kind == "image" else "r2"
+    return {"round": int(arrays["round"]), "seconds": float(arrays["seconds"]), key: scores[key]}
+
+
+def put_in_order(arrays: dict[str, np.ndarray], data: Data) -> tuple[Tensor, Tensor]:
+    """Return the recovered samples in the order that fits within cells, and that order."""
+    # What an attack did not recover is scored as its best blind guess: mid-grey, or the column's mean.
+    x = torch.nan_to_num(torch.tensor(arrays["x"]), nan=0.5 if data.kind == "image" else 0.0)
+    order = best_order(x, data.x, torch.tensor(arrays["cell"]))
+    return x[order], order
 
 
 def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:

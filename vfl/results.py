@@ -139,6 +139,7 @@ def clear_run(out: Path) -> None:
     for pattern in (
         "summary.json",
         "recovered.npz",
+        "snapshots/*.npz",
         "*.png",
         "report.html",
         "transcript/*.safetensors",
@@ -161,19 +162,30 @@ def load_summary(out: Path) -> dict[str, Any]:
 
 def write_recovery(out: Path, setting: Setting, recovery: Recovery) -> None:
     """Write what the attack recovered: whole samples `x` where it got that far, representations, labels, cells."""
-    arrays: dict[str, np.ndarray] = {}
-    if recovery.slices is not None:
-        arrays["x"] = assemble(setting.boxes, [part.float() for part in recovery.slices]).numpy()
+    arrays = _samples(setting, recovery)
     for worker, part in enumerate(recovery.representations or ()):
         arrays[f"representation_{worker}"] = part.float().numpy()
     if recovery.layers is not None:
         arrays["layers"] = np.array(recovery.layers)
-    if recovery.labels is not None:
-        arrays["labels"] = recovery.labels.numpy()
     if recovery.certificates is not None:
         arrays["certificates"] = recovery.certificates.numpy()
-    arrays["cell"] = recovery.cell_of(setting.samples).numpy()
     save_arrays(out / "recovered.npz", arrays)
+
+
+def write_snapshot(out: Path, setting: Setting, recovery: Recovery, number: int, seconds: float) -> None:
+    """Write the samples that the attack has recovered after some rounds and seconds."""
+    if recovery.slices is not None:
+        arrays = _samples(setting, recovery) | {"round": np.array(number), "seconds": np.array(seconds)}
+        save_arrays(out / "snapshots" / f"{number:08d}.npz", arrays)
+
+
+def _samples(setting: Setting, recovery: Recovery) -> dict[str, np.ndarray]:
+    arrays = {"cell": recovery.cell_of(setting.samples).numpy()}
+    if recovery.slices is not None:
+        arrays["x"] = assemble(setting.boxes, [part.float() for part in recovery.slices]).numpy()
+    if recovery.labels is not None:
+        arrays["labels"] = recovery.labels.numpy()
+    return arrays
 
 
 def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

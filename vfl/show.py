@@ -65,6 +65,9 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
             )
         )
         lines.append(("SSIM", f"mean {attack['ssim_mean']:.4f}"))
+    if attack.get("over_rounds"):
+        steps = [f"{at.get('psnr_mean', at.get('r2')):.1f} at {at['round']}" for at in attack["over_rounds"]]
+        lines.append(("by round", ", ".join(steps)))
     if attack.get("r2") is not None:
         lines.append(
             ("rows", f"{attack['share_exact']:.1%} exact to 1e-3 of the column's range, R2 {attack['r2']:.6f}")

@@ -40,7 +40,7 @@ class Matching(AttackPlugin):
     lr: float = Field(0.1, gt=0, description=STEP_SIZE)
     labels: Labels = Field("optimised", description=LABELS)
     tv: float = Field(0.0, ge=0, description=SMOOTH)
-    noise: float = Field(0.2, ge=0, description="how noisy the first guess is, around mid-grey (images) or zero")
+    noise: float = Field(0.05, ge=0, description="how noisy the first guess is, around mid-grey (images) or zero")
 
     decay: ClassVar[bool] = False
     clip: ClassVar[bool] = False
@@ -116,7 +116,7 @@ class Cosine(Matching):
     name = "cosine"
     decay = True
     clip = True
-    iterations: int = Field(1000, ge=1, description=STEPS)
+    iterations: int = Field(600, ge=1, description=STEPS)
     optimizer: optimisers.Name = Field("signed_adam", description=MOVES)
     lr: float = Field(0.05, gt=0, description=STEP_SIZE)
     labels: Labels = Field("from_gradient", description=LABELS)
@@ -136,7 +136,7 @@ class SAPAG(Matching):
 
     name = "sapag"
     decay = True
-    iterations: int = Field(1000, ge=1, description=STEPS)
+    iterations: int = Field(600, ge=1, description=STEPS)
     width: float = Field(10.0, gt=0, description="the kernel's width in units of the layer's own")
     last: float = Field(1.0, gt=0, description="weight of the deepest layer; the first has 1, those between follow")
 
@@ -167,7 +167,7 @@ class GradInversion(Matching):
 
     decay = True
     clip = True
-    iterations: int = Field(1000, ge=1, description=STEPS)
+    iterations: int = Field(600, ge=1, description=STEPS)
     lr: float = Field(0.05, gt=0, description=STEP_SIZE)
     labels: Labels = Field("from_gradient", description=LABELS)
     tv: float = Field(1e-3, ge=0, description=SMOOTH)

@@ -21,6 +21,12 @@ from torch.overrides import TorchFunctionMode
 # mypy: disable-error-code="no-untyped-call,misc"
 
 
+SMALL = 4_000_000
+"""Products in a convolution on the CPU up to which torch's plain routine is faster than its fast one."""
+NARROW = 4
+"""Input channels up to which it is faster at the gradient of the input, whatever the size."""
+
+
 @dataclass
 class Phase:
     """Whether the parameters' gradients are being computed, or what comes after: then only the data's count."""
@@ -58,19 +64,39 @@ class Rules(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _backward(gradient: Tensor, x: Tensor, weight: Tensor, how: Geometry, mask: list[bool]) -> list[Tensor]:
-    done: list[Tensor] = torch.ops.aten.convolution_backward(
-        gradient, x, weight, None, how.stride, how.padding, how.dilation, False, [0, 0], how.groups, mask
-    )
-    return done
-
-
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
+    if _small(x.shape, weight, how):
+        found: Tensor = torch.ops.aten._slow_conv2d_forward(x, weight, weight.shape[2:], bias, how.stride, how.padding)
+        return found
     return torch.conv2d(x, weight, bias, how.stride, how.padding, how.dilation, how.groups)
 
 
 def _to_input(gradient: Tensor, shape: torch.Size, weight: Tensor, how: Geometry) -> Tensor:
     return _backward(gradient, gradient.new_empty(1).expand(shape), weight, how, [True, False, False])[0]
+
+
+def _backward(gradient: Tensor, x: Tensor, weight: Tensor, how: Geometry, mask: list[bool]) -> list[Tensor]:
+    done: list[Tensor]
+    narrow = mask[0] and weight.shape[1] <= NARROW and _plain(weight, how)
+    if narrow or _small(x.shape, weight, how):
+        done = torch.ops.aten._slow_conv2d_backward.output_mask(
+            gradient, x, weight, weight.shape[2:], how.stride, how.padding, mask
+        )
+    else:
+        done = torch.ops.aten.convolution_backward(
+            gradient, x, weight, None, how.stride, how.padding, how.dilation, False, [0, 0], how.groups, mask
+        )
+    return done
+
+
+def _small(shape: torch.Size, weight: Tensor, how: Geometry) -> bool:
+    """Tell where setting up the fast routine takes longer than the slow one: three to five times, as measured."""
+    pixels = shape[0] * shape[2] * shape[3] // (how.stride[0] * how.stride[1])
+    return pixels * weight.numel() < SMALL and _plain(weight, how)
+
+
+def _plain(weight: Tensor, how: Geometry) -> bool:
+    return weight.device.type == "cpu" and how.groups == 1 and set(how.dilation) == {1}
 
 
 class _Convolution(Function):

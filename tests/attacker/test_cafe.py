@@ -80,12 +80,13 @@ def test_it_is_known_by_its_name():
 # Steps I and II
 
 
-@pytest.mark.parametrize("samples", [20, 18])  # 18 in batches of 4: the last one of an epoch is short
-@pytest.mark.parametrize("schedule", ["uniform", "epochs"])
-@pytest.mark.parametrize("loop", ["single", "nested"])
+@pytest.mark.parametrize(
+    ("samples", "schedule", "loop"),
+    [(20, "uniform", "single"), (18, "epochs", "single"), (18, "epochs", "nested")],  # 18 in fours: a short last batch
+)
 def test_steps_one_and_two_converge_to_least_squares(samples, schedule, loop):
     x, y = table(samples)
-    setting = setting_for(x, 4, 1600, schedule=schedule)
+    setting = setting_for(x, 4, 1200, schedule=schedule)
     rounds = seen(setting, x, y)
     attack, recovery = attacked(setting, rounds, loop=loop, shares=(1, 2, 0), alpha=0, **KACZMARZ)
     inverse, rank = pseudo_inverse([o.indices for o in rounds], samples)
@@ -106,10 +107,10 @@ def test_steps_one_and_two_converge_to_least_squares(samples, schedule, loop):
 
 def test_the_papers_sgd_and_adam_converge_to_least_squares_too():
     x, y = table(20)
-    setting = setting_for(x, 4, 3000)
+    setting = setting_for(x, 4, 1500)
     attack, recovery = attacked(setting, seen(setting, x, y), lr_one=0.1, lr_two=0.02, shares=(0, 1, 0), alpha=0)
     assert error(whole(setting, recovery, x), x) < 0.05
-    assert attack.iterations[0] == 3000
+    assert attack.iterations[0] == 1500
 
 
 def test_replayed_rounds_save_rounds():
@@ -135,7 +136,7 @@ def test_objectives_have_autograds_gradients_and_curvature():
         loss = value(leaf)
         (gradient,) = torch.autograd.grad(loss, leaf)
         hessian = torch.autograd.functional.hessian(value, variable).reshape(variable.numel(), -1)
-        assert found[0] == pytest.approx(float(loss), rel=1e-5)
+        assert found[0] == pytest.approx(float(loss.detach()), rel=1e-5)
         torch.testing.assert_close(found[1], gradient, rtol=1e-4, atol=1e-4)
         assert found[2] == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-4)
 
@@ -193,8 +194,8 @@ def test_the_rate_falls_to_its_share_and_stays_there():
 
 def test_total_variation_below_the_threshold_costs_nothing():
     x = torch.tensor([[[[0.0, 1.0], [0.5, 0.5]]]], requires_grad=True)
-    assert float(total_variation(x)) == pytest.approx(0.5 + 0.5 + 1.0 + 0.0)
-    assert float(truncated([x, x], 1.9)) == pytest.approx(4.0)
+    assert float(total_variation(x.detach())) == pytest.approx(0.5 + 0.5 + 1.0 + 0.0)
+    assert float(truncated([x, x], 1.9).detach()) == pytest.approx(4.0)
     assert torch.autograd.grad(truncated([x], 1.9), x)[0].abs().sum() > 0
     below = truncated([x, x], 2.1)
     assert float(below) == 0.0
@@ -263,7 +264,7 @@ def test_every_term_can_be_left_out(options):
     assert torch.isfinite(whole(setting, recovery, x)).all()
     assert (recovery.labels is None) == (options.get("alpha") == 0)
     if options.get("clip"):
-        assert all(0 <= part.min() and part.max() <= 1 for part in recovery.slices or ())
+        assert all(part.min() >= 0 and part.max() <= 1 for part in recovery.slices or ())
 
 
 def test_without_alpha_no_second_derivative_is_taken(monkeypatch):
@@ -282,7 +283,7 @@ def test_without_alpha_no_second_derivative_is_taken(monkeypatch):
 
 def test_labels_come_along_with_the_data():
     x, y = table(12)
-    setting = setting_for(x, 3, 600)
+    setting = setting_for(x, 3, 400)
     _, recovery = attacked(setting, seen(setting, x, y), lr_three=0.1, **KACZMARZ)
     assert recovery.labels is not None
     assert torch.equal(recovery.labels, y)
@@ -324,7 +325,7 @@ def test_gradients_of_zero_leave_everything_finite(options):
 
 def test_one_sample_and_one_class():
     x, y = table(1)
-    setting = setting_for(x, 1, 400, classes=2)
+    setting = setting_for(x, 1, 60, classes=2)
     _, recovery = attacked(setting, seen(setting, x, y.clamp(max=1)), **KACZMARZ)
     assert error(whole(setting, recovery, x), x) < 1e-3
     x, y = table(6)
@@ -392,13 +393,10 @@ class NoLayer(SplitModel):
         ({"frozen": False}, {"replay": 1}, "replay needs frozen parameters"),
     ],
 )
-def test_it_refuses_what_cannot_work(changes, options, sentence, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or sys.modules[NoBias.__module__])
+def test_it_refuses_what_cannot_work(changes, options, sentence):
     x, _ = images(8)
     with pytest.raises(UserError, match=sentence):
-        Cafe(**options).start(setting_for(x, 3, 5, CNN, **{"model": CNN, **changes}))
+        Cafe(**options).start(replace(setting_for(x, 3, 5, CNN), **changes))
 
 
 # The bar: 80 images in batches of 8
@@ -406,8 +404,9 @@ def test_it_refuses_what_cannot_work(changes, options, sentence, monkeypatch):
 
 def bar(x: Tensor, y: Tensor, xi: float) -> Tensor:
     model = PluginSection(name="cafe_cnn")
-    setting = setting_for(x, 8, 1200, model, workers=4, classes=10)
-    attack = Cafe(lr_three=0.1, final_three=0.02, alpha=0, xi=xi, **KACZMARZ).start(setting)
+    setting = setting_for(x, 8, 800, model, workers=4, classes=10)
+    options = {"replay": 4, "shares": (1, 1, 8), "lr_three": 0.2, "final_three": 0.02, "alpha": 0, "xi": xi}
+    attack = Cafe(**options, **KACZMARZ).start(setting)
     for observation in observations(setting, x, y, TrainingConfig()):
         attack.observe(observation)
     return psnr(whole(setting, attack.recover(silent), x), x)
