@@ -1,4 +1,4 @@
-"""`cafe bench attack`: what `exact` costs and recovers as the number of samples grows, and where the time goes."""
+"""`cafe bench attack`: what `exact` costs as samples grow, where the time goes, and the paper's algorithm beside it."""
 
 import json
 import time
@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attacker.interface import attacks
+from bench.beside_paper import beside_paper, show
 from bench.one_process import observations
 from vfl.config import TrainingConfig
 from vfl.datasets import Data, datasets
@@ -43,8 +44,12 @@ def bench_attack(source: Path | None, epochs: int, out: Path | None, short: bool
     sizes = (40, 80) if short else (130, 260, 520) if source is None else (200, 400, 800)
     results = [_measure(_load(source, size), epochs, console_line) for size in sizes]
     _print(name, epochs, results)
+    few, batch_size, rounds = (16, 4, 24) if short else (80, 8, 1200)
+    console_line(f"{few} samples: exact beside the paper's algorithm, {rounds} rounds")
+    race = beside_paper(_load(source, few), batch_size, rounds)
+    show(race, few, batch_size)
     if out is not None:
-        numbers = {"data": name, "epochs": epochs, "results": results}
+        numbers = {"data": name, "epochs": epochs, "results": results, "beside_the_paper": race}
         out.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
 
 

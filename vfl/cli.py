@@ -204,7 +204,7 @@ def list_plugins(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="federation, or attack")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="federation, attack, or matching")],
     out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
     data: Annotated[
@@ -212,7 +212,7 @@ def bench(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
 ) -> None:
-    """Measure: the federation's wire, or what the attack `exact` costs."""
+    """Measure: the federation's wire, what the attack `exact` costs, or an iteration of gradient matching."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name == "federation":
@@ -223,8 +223,12 @@ def bench(
         from bench.attack import bench_attack
 
         bench_attack(data, epochs, out, short)
+    elif name == "matching":
+        from bench.matching import bench_matching
+
+        bench_matching(out, short)
     else:
-        raise UserError(f"cafe bench {name}: choose one of federation, attack")
+        raise UserError(f"cafe bench {name}: choose one of federation, attack, matching")
 
 
 def main() -> None:

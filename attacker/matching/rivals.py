@@ -135,8 +135,8 @@ class SAPAG(Matching):
     """
 
     name = "sapag"
-    decay = True
-    iterations: int = Field(600, ge=1, description=STEPS)
+    optimizer: optimisers.Name = Field("lbfgs", description=MOVES)
+    lr: float = Field(1.0, gt=0, description=STEP_SIZE)
     width: float = Field(10.0, gt=0, description="the kernel's width in units of the layer's own")
     last: float = Field(1.0, gt=0, description="weight of the deepest layer; the first has 1, those between follow")
 

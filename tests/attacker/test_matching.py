@@ -16,6 +16,7 @@ from attacker.matching.lbfgs import LBFGS
 from attacker.matching.objectives import GaussianKernel, Targets, cosine, squared
 from attacker.matching.optimisers import make
 from attacker.matching.regularisers import BatchNormStatistics, Situation, group_consistency, total_variation
+from attacker.matching.solve import _Search
 from bench.matching import Case, sides
 from bench.one_process import observations
 from vfl.config import TrainingConfig
@@ -238,15 +239,21 @@ def test_a_batch_of_an_untrained_model_tells_how_often_each_class_occurs(model):
 
 # The rivals
 
-STEPS = {"dlg": 200, "idlg": 150, "gradient_leakage": 150, "sapag": 400, "cosine": 400}
+RUNS = {
+    "dlg": {"iterations": 200, "restarts": 2},
+    "idlg": {"iterations": 150},
+    "gradient_leakage": {"iterations": 150},
+    "sapag": {"iterations": 200, "restarts": 2},
+    "cosine": {"iterations": 600},
+}
 
 
 @pytest.mark.parametrize("seed", [7, 8])
-@pytest.mark.parametrize("attack", list(STEPS))
+@pytest.mark.parametrize("attack", list(RUNS))
 def test_single_samples_of_a_small_network_are_recovered(attack, seed):
     x, y = images(3, seed)
     setting = setting_for(x, 1, seed=seed)
-    recovery = attacked(attack, setting, x, y, iterations=STEPS[attack])
+    recovery = attacked(attack, setting, x, y, **RUNS[attack])
     values, right = scores(setting, recovery, x, y)
     assert values.min() >= 30
     assert right.all()
@@ -265,7 +272,7 @@ def test_a_small_batch_is_recovered_up_to_its_order():
 
 def test_disaggregated_batches_are_single_samples():
     x, y = images(6, 10)
-    setting = setting_for(x, 3, rounds=2 * 6)
+    setting = setting_for(x, 2, rounds=3 * 8)
     recovery = attacked("idlg", setting, x, y, iterations=150, disaggregate=True)
     assert recovery.cells == ()
     values, right = scores(setting, recovery, x, y)
@@ -287,8 +294,9 @@ def test_rounds_that_share_samples_are_solved_together():
 def test_several_seeds_agree_on_a_sample():
     x, y = images(2, 12)
     setting = setting_for(x, 1)
-    values, right = scores(setting, attacked("gc", setting, x, y, iterations=300, restarts=2), x, y)
-    assert values.min() >= 30
+    values, right = scores(setting, attacked("gc", setting, x, y, iterations=200, restarts=2), x, y)
+    grey = psnr(torch.full_like(x, 0.5), x)
+    assert (values > grey + 10).all()
     assert right.all()
 
 
@@ -298,8 +306,6 @@ def test_restarts_never_make_the_objective_worse():
     running = attacks.build(PluginSection(name="dlg", restarts=3, iterations=5)).start(setting)
     for observation in observations(setting, x, y, TrainingConfig()):
         running.observe(observation)
-    from attacker.matching.solve import _Search
-
     (component,) = components(running._collector.problems(), running._engine, frozen=True)
     search = _Search(component, running._recipe, setting, running._engine, torch.Generator().manual_seed(0))
     values, _ = search.evaluate(search.start)
@@ -342,7 +348,7 @@ def test_batch_norm_statistics_prefer_images_like_the_models():
         slices = [box.cut(pixels).contiguous() for box in setting.boxes]
         targets = one_hot(y, CLASSES).float()
         guess = engine.guess(engine.flat(observation.parameters), slices, targets)
-        return float(term(Situation(pixels, targets, guess, 1)))
+        return float(term(Situation(pixels, targets, guess, 1)).detach())
 
     noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(0))
     assert misfit(x) < 0.5 * misfit(noise)
@@ -351,7 +357,7 @@ def test_batch_norm_statistics_prefer_images_like_the_models():
 def test_bn_recovers_a_single_sample_of_a_model_with_batch_norm():
     x, y = images(1, 16)
     setting = setting_for(x, 1, NORMED)
-    values, right = scores(setting, attacked("bn", setting, x, y, iterations=150), x, y)
+    values, right = scores(setting, attacked("bn", setting, x, y, iterations=60), x, y)
     start, _ = scores(setting, attacked("bn", setting, x, y, iterations=1), x, y)
     assert values.min() > start.max() + 3
     assert right.all()
