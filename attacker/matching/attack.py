@@ -53,7 +53,7 @@ class MatchingAttack:
         if silent:
             notes.append(f"{silent} of {len(values)} problems have gradients of zeros, which tell nothing.")
         if missing:
-            notes.append(f"{missing} samples are in no kept round.")
+            notes.append(f"{missing} samples were not attacked: they are in no kept round, or beyond attack.samples.")
         return notes
 
 

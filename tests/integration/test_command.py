@@ -66,7 +66,7 @@ def nothing_left(tag: str, seconds: float = 20) -> bool:
 
 def test_run_scores_the_attack_and_writes_the_folder(config, tmp_path):
     out = tmp_path / "out"
-    done = cafe("run", config, "--out", out, "--set", "transcript=true")
+    done = cafe("run", config, "--out", out, "--set", "transcript=true", "--set", "snapshots=40")
     assert done.returncode == 0, done.stderr
     assert "rebuilt 60 of 60 images" in done.stdout
     assert str(out) in done.stdout.replace("\n", "")
@@ -78,6 +78,8 @@ def test_run_scores_the_attack_and_writes_the_folder(config, tmp_path):
     assert summary["bytes"]["up"] > 0 < summary["bytes"]["peer"]
     assert summary["attack"]["used"] == ["indices", "parameters", "gradients"]
     assert summary["attack"]["psnr_min"] > 60 > summary["attack"]["psnr_baseline"]
+    (snapshot,) = summary["attack"]["over_rounds"]  # after 40 rounds the samples are not determined yet
+    assert (snapshot["round"], snapshot["psnr_mean"]) == (80, summary["attack"]["psnr_mean"])
     assert 0 <= summary["train"]["test_accuracy"] <= 1
     arrays = np.load(out / "recovered.npz")
     assert arrays["x"].shape == arrays["x_true"].shape == (60, 1, 8, 8)
