@@ -1,8 +1,9 @@
 """`cafe bench matching`: one iteration of gradient matching by the engine, by an oracle and by a plain loop.
 
 All three compute the same: the gradient, with respect to all slices and labels, of the squared distance between
-guessed and uploaded parameter gradients. The oracle does it worker by worker as the federation does (autograd through
-autograd, torch's own rules, a second backward for each worker); the plain loop asks autograd for one tensor at a time.
+guessed and uploaded parameter gradients. The oracle does it worker by worker as the federation does: the gradients at
+the outputs, then each worker's own, then autograd through all that with torch's own rules. The plain loop asks autograd
+for one tensor at a time, the parameters' gradients as well as the slices'.
 """
 
 import json
@@ -54,7 +55,7 @@ class Case:
 def bench_matching(out: Path | None, short: bool) -> None:
     """Measure and print; the sides take turns, so that other load on the machine hits all of them."""
     keep_freed_memory()  # as the coordinator does
-    repeats = 1 if short else 5
+    repeats = 1 if short else 3
     cases = [Case(4, 8), Case(4, 1, singles=4)] if short else [Case(4, 40), Case(16, 40), Case(4, 1, singles=16)]
     results = [_measure(case, repeats) for case in cases]
     _print(results)
@@ -117,7 +118,7 @@ def _engine_side(
 
 
 class Oracle:
-    """Autograd through autograd, party by party: every worker's gradients, then every worker's slice."""
+    """Autograd through autograd, party by party."""
 
     def __init__(self, setting: Setting, parameters: ModelTensors, device: torch.device) -> None:
         self._bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
@@ -138,7 +139,10 @@ class Oracle:
         given = [*uploaded.bottoms, uploaded.top]
         unit = sum(float(tensor.square().sum()) for part in given for tensor in part.values())
         distance = self._distance(x, y, given) / unit
-        return [torch.autograd.grad(distance, one, retain_graph=True)[0] for one in (*x, y)]
+        return self._all(distance, [*x, y])
+
+    def _all(self, distance: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+        return list(torch.autograd.grad(distance, leaves))
 
     def _distance(self, x: Sequence[Tensor], y: Tensor, given: Sequence[Any]) -> Tensor:
         z = [functional_call(b, own, (s,)) for b, own, s in zip(self._bottoms, self.parameters, x, strict=False)]
@@ -156,6 +160,9 @@ class Oracle:
 
 class Plain(Oracle):
     """The same with a call of autograd for each tensor."""
+
+    def _all(self, distance: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+        return [torch.autograd.grad(distance, leaf, retain_graph=True)[0] for leaf in leaves]
 
     def _gradients(self, output: Tensor, own: dict[str, Tensor], at_output: Tensor | None) -> dict[str, Tensor]:
         return {
