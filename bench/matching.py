@@ -56,7 +56,7 @@ def bench_matching(out: Path | None, short: bool) -> None:
     """Measure and print; the sides take turns, so that other load on the machine hits all of them."""
     keep_freed_memory()  # as the coordinator does
     repeats = 1 if short else 3
-    cases = [Case(4, 8), Case(4, 1, singles=4)] if short else [Case(4, 40), Case(16, 40), Case(4, 1, singles=16)]
+    cases = [Case(4, 8), Case(4, 1, singles=4)] if short else [Case(4, 40), Case(16, 40), Case(4, 1, singles=8)]
     results = [_measure(case, repeats) for case in cases]
     _print(results)
     if out is not None:

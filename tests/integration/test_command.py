@@ -97,7 +97,14 @@ def start(*arguments, tag: str, **options) -> subprocess.Popen:
     environment = {**ENVIRONMENT, "CAFE_TEST_TAG": tag}
     command = [*CAFE, *map(str, arguments)]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, **options)
+    # Tests run in a shell's background begin with Ctrl-C ignored, and would pass that on.
+    return subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, env=environment, preexec_fn=_heed_ctrl_c, **options
+    )
+
+
+def _heed_ctrl_c() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(condition, seconds=60):
