@@ -10,10 +10,10 @@ from torch import Tensor
 
 from protos.tensors_pb2 import Bundle, Chunk, DType, TensorSpec
 
-CHUNK_BYTES = 1 << 20
-"""Bytes in a chunk: well below gRPC's default message limit, large enough that the per-message cost vanishes."""
+CHUNK_BYTES = 7 << 19
+"""Bytes in a chunk: below gRPC's default message limit of 4 MiB, large enough that the cost of a message vanishes."""
 
-MESSAGE_LIMIT_BYTES = 4 * CHUNK_BYTES
+MESSAGE_LIMIT_BYTES = 4 << 20
 """The largest message either side accepts; a chunk or a bundle's announcement never comes near it."""
 
 ALIGNMENT = 8
