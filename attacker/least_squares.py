@@ -33,7 +33,7 @@ class LeastSquares(AttackPlugin):
         problem = undetermined(setting)
         if problem:
             raise UserError(f"attack least_squares: {problem}")
-        return _LeastSquares(setting, [first_layer(setting, worker) for worker in range(setting.workers)])
+        return _LeastSquares(setting, first_layers(setting, "least_squares"))
 
 
 class _LeastSquares:
@@ -121,14 +121,16 @@ def undetermined(setting: Setting) -> str | None:
     )
 
 
-def first_layer(setting: Setting, worker: int) -> FullyConnected:
-    """Return a worker's first fully connected layer."""
-    shape = setting.boxes[worker].shape
-    layers = fully_connected(build_bottom(setting.model, shape, setting.seed, worker), shape)
-    if not layers or not layers[0].bias:
-        what = "fully connected layer with a bias" if layers else "fully connected layer"
-        raise UserError(f"attack least_squares: the model of worker {worker} begins with no {what}")
-    return layers[0]
+def first_layers(setting: Setting, attack: str) -> list[FullyConnected]:
+    """Return every worker's first fully connected layer, or say at which worker the attack finds none."""
+    found = []
+    for worker, box in enumerate(setting.boxes):
+        layers = fully_connected(build_bottom(setting.model, box.shape, setting.seed, worker), box.shape)
+        if not layers or not layers[0].bias:
+            what = "fully connected layer with a bias" if layers else "fully connected layer"
+            raise UserError(f"attack {attack}: the model of worker {worker} begins with no {what}; use another model")
+        found.append(layers[0])
+    return found
 
 
 def sketch_of(seed: int, worker: int, outputs: int) -> Tensor:

@@ -4,10 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from attacker.cafe.attack import CafeAttack, layer_of
+from attacker.cafe.attack import CafeAttack
 from attacker.cafe.optimiser import Name
 from attacker.cafe.phases import Loop
 from attacker.interface import Attack, AttackPlugin, attacks
+from attacker.least_squares import first_layers
 from vfl.errors import UserError
 from vfl.observation import Setting
 
@@ -76,4 +77,4 @@ class Cafe(AttackPlugin):
             raise UserError("attack cafe: alpha, beta and gamma are all 0, so step III has nothing to go by")
         if self.replay and not setting.frozen:
             raise UserError("attack cafe: replay needs frozen parameters; set training.lr to 0, or replay to 0")
-        return CafeAttack(setting, self, [layer_of(setting, worker) for worker in range(setting.workers)])
+        return CafeAttack(setting, self, first_layers(setting, "cafe"))

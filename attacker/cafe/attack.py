@@ -15,8 +15,7 @@ from attacker.cafe.phases import Phases
 from attacker.cafe.steps import inputs_objective, outputs_objective
 from attacker.interface import Progress, Recovery
 from vfl.errors import UserError
-from vfl.models import build_bottom
-from vfl.models.layers import FullyConnected, fully_connected
+from vfl.models.layers import FullyConnected
 from vfl.observation import Observation, Setting
 from vfl.seeds import generator
 
@@ -199,13 +198,3 @@ def _without(rows: Tensor, unknown: Tensor) -> Tensor:
     copy = rows.detach().cpu().clone()
     copy[unknown] = torch.nan
     return copy
-
-
-def layer_of(setting: Setting, worker: int) -> FullyConnected:
-    """Return a worker's first fully connected layer."""
-    shape = setting.boxes[worker].shape
-    layers = fully_connected(build_bottom(setting.model, shape, setting.seed, worker), shape)
-    if not layers or not layers[0].bias:
-        what = "fully connected layer with a bias" if layers else "fully connected layer"
-        raise UserError(f"attack cafe: the model of worker {worker} begins with no {what}, which steps I and II need")
-    return layers[0]

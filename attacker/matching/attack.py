@@ -3,6 +3,7 @@
 import torch
 
 from attacker.disaggregate import Collector
+from attacker.exact.cells import cells_of
 from attacker.interface import Progress, Recovery
 from attacker.matching.components import Component, components
 from attacker.matching.engine import Engine
@@ -44,7 +45,7 @@ class MatchingAttack:
         return Recovery(
             slices=tuple(box.cut(x).contiguous() for box in boxes),
             labels=labels,
-            cells=_cells(indices, setting.samples),
+            cells=tuple(cell.samples for cell in cells_of(indices, setting.samples) if len(cell.samples) > 1),
             notes=tuple(self._notes(torch.cat(values), silent, int(x.flatten(1).isnan().any(1).sum()))),
         )
 
@@ -70,16 +71,3 @@ class _Counter:
 
 def _silent(component: Component) -> int:
     return sum(int((task.targets.squares.sum(1) == 0).sum()) for task in component.tasks)
-
-
-def _cells(indices: list[torch.Tensor], samples: int) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of samples that are together in all kept rounds: their order within is arbitrary."""
-    rounds: list[list[int]] = [[] for _ in range(samples)]
-    for number, own in enumerate(indices):
-        for n in own.tolist():
-            rounds[n].append(number)
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for n, own_rounds in enumerate(rounds):
-        if own_rounds:
-            groups.setdefault(tuple(own_rounds), []).append(n)
-    return tuple(tuple(group) for group in groups.values() if len(group) > 1)

@@ -7,11 +7,10 @@ from attacker.disaggregate import Collector, Problem
 from attacker.exact.threads import one_thread
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
+from attacker.least_squares import first_layers
 from attacker.theory.exclusive import candidates
 from attacker.theory.join import UNSURE, Batch, join
-from vfl.errors import UserError
 from vfl.models import build_bottom, build_top, output_width
-from vfl.models.layers import FullyConnected, fully_connected
 from vfl.observation import Observation, Setting
 
 
@@ -28,7 +27,7 @@ class TheoryAttack:
     ) -> None:
         self._setting, self._disaggregate, self._inversion = setting, disaggregate, inversion
         self._bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-        self._layers = [self._first_layer(worker, bottom) for worker, bottom in enumerate(self._bottoms)]
+        self._layers = first_layers(setting, "theory")
         widths = [output_width(bottom, box.shape) for bottom, box in zip(self._bottoms, setting.boxes, strict=True)]
         self._top = build_top(setting.model, widths, setting.classes, setting.seed)
         self._collector = Collector(setting, disaggregate, rounds, attack="theory", samples=samples)
@@ -104,13 +103,6 @@ class TheoryAttack:
             progress=lambda at, of: progress(f"step III, worker {worker}", at, of),
         )  # fmt: skip
         return done.x.float().cpu()
-
-    def _first_layer(self, worker: int, bottom: nn.Module) -> FullyConnected:
-        layers = fully_connected(bottom, self._setting.boxes[worker].shape)
-        if not layers or not layers[0].bias:
-            lacks = "its first fully connected layer has no bias" if layers else "it has no fully connected layer"
-            raise UserError(f"attack theory cannot read the model of worker {worker}: {lacks}; use another model")
-        return layers[0]
 
     def _notes(self, certificates: Tensor, matched: bool) -> list[str]:
         samples, workers = certificates.shape

@@ -169,5 +169,5 @@ class Convolutions(SplitModel):
 
 def test_a_model_without_fully_connected_layer_is_refused():
     x = torch.rand(4, 1, 8, 8)
-    with pytest.raises(UserError, match="model of worker 0: it has no fully connected layer"):
+    with pytest.raises(UserError, match="model of worker 0 begins with no fully connected layer"):
         Theory().start(setting(x, PluginSection(name=f"{__name__}:Convolutions")))
