@@ -1,10 +1,10 @@
 """The run's description: one YAML file, checked key by key."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from vfl.errors import UserError
 from vfl.registry import PluginSection, explain
@@ -66,6 +66,30 @@ class TrainingConfig(Section):
         return self.lr == 0.0
 
 
+DefenceChain = tuple[PluginSection, ...]
+
+
+def _chain_kind(value: Any) -> str:
+    return "(chain)" if isinstance(value, list | tuple) else "(one)"
+
+
+def _defence_kind(value: Any) -> str:
+    by_worker = isinstance(value, DefencesByWorker) or (isinstance(value, dict) and "workers" in value)
+    return "(by worker)" if by_worker else _chain_kind(value)
+
+
+OneOrChain = Annotated[
+    Annotated[PluginSection, Tag("(one)")] | Annotated[DefenceChain, Tag("(chain)")], Discriminator(_chain_kind)
+]
+
+
+class DefencesByWorker(Section):
+    """Different defences at different workers: `{workers: {2: {name: prune}}, others: {name: none}}`."""
+
+    workers: dict[int, OneOrChain]
+    others: OneOrChain = PluginSection(name="none")
+
+
 class RunConfig(Section):
     """A whole run."""
 
@@ -74,11 +98,32 @@ class RunConfig(Section):
     federation: FederationConfig
     model: PluginSection = PluginSection(name="cafe_cnn")
     training: TrainingConfig = TrainingConfig()
-    defence: PluginSection = PluginSection(name="none")
+    defence: Annotated[
+        Annotated[PluginSection, Tag("(one)")]
+        | Annotated[DefenceChain, Tag("(chain)")]
+        | Annotated[DefencesByWorker, Tag("(by worker)")],
+        Discriminator(_defence_kind),
+    ] = PluginSection(name="none")
     attack: PluginSection = PluginSection(name="none")
     device: str = "auto"
     transcript: bool = False
     snapshots: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _workers_exist(self) -> "RunConfig":
+        if isinstance(self.defence, DefencesByWorker):
+            for worker in self.defence.workers:
+                if not 0 <= worker < self.federation.workers:
+                    last = self.federation.workers - 1
+                    raise ValueError(f"defence.workers names worker {worker}, but the workers are 0 to {last}")
+        return self
+
+    def defence_of(self, worker: int) -> DefenceChain:
+        """Return a worker's defences, in their order."""
+        chosen = self.defence
+        if isinstance(chosen, DefencesByWorker):
+            chosen = chosen.workers.get(worker, chosen.others)
+        return (chosen,) if isinstance(chosen, PluginSection) else chosen
 
 
 def load_config(path: Path, changes: list[str] | None = None) -> RunConfig:

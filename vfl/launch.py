@@ -32,8 +32,8 @@ from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.progress import Reporter
 from vfl.slices import WorkerData, write_slices
-from worker.defences import defences
-from worker.main import WorkerOptions, work
+from worker.defences import Chain
+from worker.main import WorkerOptions, defence_plan, work
 
 GRACE_SECONDS = 15.0
 JOINED = "all workers have joined"
@@ -56,7 +56,8 @@ def check(config: RunConfig, data: Data) -> None:
     if data.classes < 2:
         raise UserError("data: all labels are the same; there is nothing to learn")
     resolve_device(config.device)
-    defences.build(config.defence)
+    for worker in range(config.federation.workers):
+        Chain(config.defence_of(worker), defence_plan(config, worker, samples))
     setting = Setting(
         model=config.model,
         boxes=tuple(partition(data.sample_shape, config.federation.workers, config.federation.slices)),

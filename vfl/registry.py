@@ -113,12 +113,15 @@ def explain(error: ValidationError, where: str = "", instead: str = "") -> str:
     """Turn pydantic's findings into one sentence per bad key, with the key's full name first."""
     sentences = []
     for found in error.errors():
-        key = ".".join(part for part in (where, *map(str, found["loc"])) if part) or "the file"
+        # A part in brackets is no key: it says which of several forms was recognised.
+        parts = [part for part in (where, *map(str, found["loc"])) if part and not part.startswith("(")]
+        key = ".".join(parts) or "the file"
         if found["type"] == "extra_forbidden":
             sentences.append(f"{key}: there is no such key" + (f" ({instead})" if instead else ""))
         elif found["type"] == "missing":
             sentences.append(f"{key}: is missing")
         else:
             message = found["msg"].removeprefix("Value error, ")
-            sentences.append(f"{key}: {message[:1].lower()}{message[1:]} (got {found['input']!r})")
+            got = "" if isinstance(found["input"], dict) else f" (got {found['input']!r})"
+            sentences.append((f"{key}: " if parts else "") + message[:1].lower() + message[1:] + got)
     return "; ".join(sentences)

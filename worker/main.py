@@ -21,7 +21,7 @@ from vfl.network import OPTIONS, PROTOCOL_VERSION, add_health, resolve_device, s
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
 from vfl.slices import WorkerData
-from worker.defences import defences
+from worker.defences import Chain, Plan
 from worker.exchange import ExchangeService, Peer, Rendezvous
 from worker.link import Link
 from worker.party import Bottom, Top
@@ -75,7 +75,7 @@ class _Rounds:
         self._config, self._data, self._worker, self._device = config, data, worker, device
         self._link, self._rendezvous = link, rendezvous
         self._timeout = config.federation.round_timeout
-        self._defence = defences.build(config.defence)
+        self._defence = Chain(config.defence_of(worker), defence_plan(config, worker, len(data.x)))
         model = build_bottom(config.model, data.box.shape, config.seed, worker)
         self._bottom = Bottom(model, data.x, data.x_test, device)
         self._top: Top | None = None
@@ -163,7 +163,8 @@ class _Rounds:
         if output_gradient is None or output_gradient.shape != output.shape:
             raise RunFailedError(f"the label holder's answer for round {number} does not fit this worker's output")
         gradients = with_prefix(BOTTOM, self._bottom.backward(output_gradient)) | with_prefix(TOP, top_gradients)
-        self._link.upload(number, self._defence.apply(gradients), loss, self._rendezvous.bytes)
+        uploaded = self._defence.apply(gradients, number, self._bottom.batch(indices), self._bottom.model)
+        self._link.upload(number, uploaded, loss, self._rendezvous.bytes)
 
     def _evaluate(self, number: int, indices: Tensor) -> None:
         output = self._bottom.evaluate(indices)
@@ -179,6 +180,13 @@ class _Rounds:
         outputs = self._rendezvous.gather(number, len(own), self._timeout)
         outputs[self._worker] = own
         return [outputs[worker] for worker in sorted(outputs)]
+
+
+def defence_plan(config: RunConfig, worker: int, samples: int) -> Plan:
+    """Return what a worker's defences are told before the first round."""
+    federation = config.federation
+    rounds = federation.planned_rounds(samples)
+    return Plan(worker, samples, federation.batch_size, rounds, federation.schedule, config.seed)
 
 
 def _start_server(config: RunConfig, options: WorkerOptions, rendezvous: Rendezvous) -> tuple[grpc.Server, int]:

@@ -15,7 +15,7 @@ class Bottom:
     """A worker's bottom model on its slice of the samples."""
 
     def __init__(self, model: nn.Module, x: Tensor, x_test: Tensor | None, device: str) -> None:
-        self._model = model.to(device)
+        self.model = model.to(device)
         self._x, self._x_test = x.to(device), None if x_test is None else x_test.to(device)
         self._names = [name for name, _ in model.named_parameters()]
         self._parameters = list(model.parameters())
@@ -23,20 +23,24 @@ class Bottom:
 
     def load(self, tensors: Tensors) -> None:
         """Take over new parameters."""
-        _load(self._model, tensors)
+        _load(self.model, tensors)
+
+    def batch(self, indices: Tensor) -> Tensor:
+        """Return the worker's slice of these samples."""
+        return self._x[indices]
 
     def forward(self, indices: Tensor) -> Tensor:
         """Return the outputs for a batch; the next `backward` belongs to it."""
-        self._output = self._model(self._x[indices])
+        self._output = self.model(self._x[indices])
         return self._output.detach()
 
     def evaluate(self, indices: Tensor) -> Tensor:
         """Return the outputs for test samples."""
         assert self._x_test is not None
-        self._model.eval()
+        self.model.eval()
         with torch.no_grad():
-            output: Tensor = self._model(self._x_test[indices])
-        self._model.train()
+            output: Tensor = self.model(self._x_test[indices])
+        self.model.train()
         return output
 
     def backward(self, output_gradient: Tensor) -> Tensors:
