@@ -130,20 +130,22 @@ class UploadPart(_message.Message):
     def __init__(self, header: _Optional[_Union[UploadHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class UploadHeader(_message.Message):
-    __slots__ = ("session", "worker", "round", "gradients", "loss", "peer_bytes")
+    __slots__ = ("session", "worker", "round", "gradients", "loss", "peer_bytes", "withheld")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     GRADIENTS_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     PEER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
     session: str
     worker: int
     round: int
     gradients: _tensors_pb2.Bundle
     loss: float
     peer_bytes: int
-    def __init__(self, session: _Optional[str] = ..., worker: _Optional[int] = ..., round: _Optional[int] = ..., gradients: _Optional[_Union[_tensors_pb2.Bundle, _Mapping]] = ..., loss: _Optional[float] = ..., peer_bytes: _Optional[int] = ...) -> None: ...
+    withheld: str
+    def __init__(self, session: _Optional[str] = ..., worker: _Optional[int] = ..., round: _Optional[int] = ..., gradients: _Optional[_Union[_tensors_pb2.Bundle, _Mapping]] = ..., loss: _Optional[float] = ..., peer_bytes: _Optional[int] = ..., withheld: _Optional[str] = ...) -> None: ...
 
 class UploadReceipt(_message.Message):
     __slots__ = ("round",)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import tensors_pb2 as protos_dot_tensors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/worker.proto\x12\x07\x63\x61\x66\x65.v1\x1a\x14protos/tensors.proto\"Z\n\x08SwapPart\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x13.cafe.v1.SwapHeaderH\x00\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0e.cafe.v1.ChunkH\x00\x42\x06\n\x04part\"\\\n\nSwapHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x1f\n\x06\x62undle\x18\x04 \x01(\x0b\x32\x0f.cafe.v1.Bundle2<\n\x08\x45xchange\x12\x30\n\x04Swap\x12\x11.cafe.v1.SwapPart\x1a\x11.cafe.v1.SwapPart(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13protos/worker.proto\x12\x07\x63\x61\x66\x65.v1\x1a\x14protos/tensors.proto\"Z\n\x08SwapPart\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x13.cafe.v1.SwapHeaderH\x00\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0e.cafe.v1.ChunkH\x00\x42\x06\n\x04part\"q\n\nSwapHeader\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\x04\x12\x1f\n\x06\x62undle\x18\x04 \x01(\x0b\x32\x0f.cafe.v1.Bundle\x12\x13\n\x0brows_digest\x18\x05 \x01(\x0c\x32<\n\x08\x45xchange\x12\x30\n\x04Swap\x12\x11.cafe.v1.SwapPart\x1a\x11.cafe.v1.SwapPart(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,7 +35,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SWAPPART']._serialized_start=54
   _globals['_SWAPPART']._serialized_end=144
   _globals['_SWAPHEADER']._serialized_start=146
-  _globals['_SWAPHEADER']._serialized_end=238
-  _globals['_EXCHANGE']._serialized_start=240
-  _globals['_EXCHANGE']._serialized_end=300
+  _globals['_SWAPHEADER']._serialized_end=259
+  _globals['_EXCHANGE']._serialized_start=261
+  _globals['_EXCHANGE']._serialized_end=321
 # @@protoc_insertion_point(module_scope)

@@ -15,13 +15,15 @@ class SwapPart(_message.Message):
     def __init__(self, header: _Optional[_Union[SwapHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class SwapHeader(_message.Message):
-    __slots__ = ("run_id", "worker", "round", "bundle")
+    __slots__ = ("run_id", "worker", "round", "bundle", "rows_digest")
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     run_id: str
     worker: int
     round: int
     bundle: _tensors_pb2.Bundle
-    def __init__(self, run_id: _Optional[str] = ..., worker: _Optional[int] = ..., round: _Optional[int] = ..., bundle: _Optional[_Union[_tensors_pb2.Bundle, _Mapping]] = ...) -> None: ...
+    rows_digest: bytes
+    def __init__(self, run_id: _Optional[str] = ..., worker: _Optional[int] = ..., round: _Optional[int] = ..., bundle: _Optional[_Union[_tensors_pb2.Bundle, _Mapping]] = ..., rows_digest: _Optional[bytes] = ...) -> None: ...

@@ -110,6 +110,9 @@ class Coordinator:
             for number in range(1, setting.rounds + 1):
                 begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, 1))
                 observation = await self._finish(begun.popleft(), parameters)
+                if not observation.complete and self._federation.when_withheld == "end":
+                    self.record.losses.pop()
+                    break
                 # The observer looks at one round while the workers compute the next, and never lags further behind.
                 if watching is not None:
                     await self._or_failure(watching, None, str)
@@ -192,6 +195,11 @@ class Coordinator:
         self.record.bytes_raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
         # Between the workers: each output to the label holder, and a gradient of the same size back.
         self.record.bytes_raw += 2 * 4 * len(begun.indices) * self._peers_outputs(parameters)
+        for worker, upload in uploads.items():
+            if upload.withheld is not None and worker not in self.record.withheld:
+                self.record.withheld[worker] = number
+                if self._federation.when_withheld == "end":
+                    self.record.ended = f"worker {worker} withheld its upload for round {number}: {upload.withheld}"
         loss = uploads[holder].loss
         assert loss is not None
         self.record.losses.append(loss)

@@ -22,6 +22,8 @@ class Upload:
     worker: int
     gradients: Tensors
     loss: float | None
+    withheld: str | None = None
+    """Why the worker uploaded no gradients; None if it did."""
 
 
 class Inbox:
@@ -55,9 +57,12 @@ class Inbox:
             announced = describe(header.gradients)
         except CodecError as error:
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker}: {error}") from None
-        problem = _difference(announced, expected) or (
-            "names a tensor twice" if len(announced) != len(header.gradients.tensors) else None
-        )
+        if header.HasField("withheld"):
+            problem = "withholds its upload and announces one" if announced else None
+        else:
+            problem = _difference(announced, expected) or (
+                "names a tensor twice" if len(announced) != len(header.gradients.tensors) else None
+            )
         if problem:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} {problem}: is its model the coordinator's?"

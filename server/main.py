@@ -27,6 +27,7 @@ from vfl.errors import CafeError, InterruptedRunError, UserError
 from vfl.network import OPTIONS, add_health, statuses
 from vfl.observation import Observation, Setting
 from vfl.progress import Reporter
+from vfl.recovery import Recovery
 from vfl.results import Record, clear_run, write_recovery, write_summary
 from vfl.transcript import TranscriptWriter
 
@@ -93,8 +94,13 @@ def recover(
 ) -> None:
     """Let the attack make its estimate and write it down."""
     began = time.monotonic()
-    with _stoppable(stop_signals):
-        recovery = attack.recover(reporter.step)
+    try:
+        with _stoppable(stop_signals):
+            recovery = attack.recover(reporter.step)
+    except UserError as error:
+        if not record.withheld:
+            raise
+        recovery = Recovery(used=(), notes=(f"The attack had too few rounds: {error}",))
     if recovery.slices is not None or recovery.representations is not None:
         write_recovery(out, setting, recovery)
     write_summary(out, config, setting, record, recovery, time.monotonic() - began)
@@ -143,11 +149,13 @@ async def _federate(
         observers: list[Callable[[Observation], None]] = [run.attack.observe]
         if config.snapshots:
             observers.append(Snapshots(options.out, run.setting, run.attack, config.snapshots).observe)
+        recorders: list[Callable[[Observation], None]] = []
         if config.transcript:
-            observers.append(TranscriptWriter(options.out / "transcript", config, run.setting).observe)
+            recorders.append(TranscriptWriter(options.out / "transcript", config, run.setting).observe)
+        observers += recorders
 
         def observe(observation: Observation) -> None:
-            for observer in observers:
+            for observer in observers if observation.complete else recorders:
                 observer(observation)
 
         await coordinator.conduct(run.setting, observe)

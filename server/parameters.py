@@ -32,12 +32,12 @@ class Parameters:
         return tensors
 
     def update(self, gradients: ModelTensors) -> None:
-        """Take one optimiser step; frozen parameters stay as they are."""
+        """Take one optimiser step; frozen parameters stay as they are, and so do those without a gradient."""
         if self._optimizer is None:
             return
         for parameters, given in zip([*self._bottoms, self._top], [*gradients.bottoms, gradients.top], strict=True):
             for name, parameter in parameters.items():
-                parameter.grad = given[name]
+                parameter.grad = given.get(name)
         self._optimizer.step()
         self.version += 1
         self.current = self._snapshot()

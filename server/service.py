@@ -108,7 +108,9 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"the upload of worker {member.worker} for round {header.round} is broken: {error}",
             ) from None
-        inbox.put(Upload(member.worker, gradients, header.loss if header.HasField("loss") else None))
+        loss = header.loss if header.HasField("loss") else None
+        withheld = header.withheld if header.HasField("withheld") else None
+        inbox.put(Upload(member.worker, gradients, loss, withheld))
         member.refusal = None
         self._run.bytes_up += received
         if header.HasField("loss"):

@@ -112,13 +112,16 @@ def work(
     for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
         if address is not None:
             _address(address, name)
+    from vfl.show import defence_lines
     from vfl.slices import WorkerData, load_data, slice_for
     from worker.main import WorkerOptions
     from worker.main import work as take_part
 
     held = WorkerData.load(data) if data else slice_for(load_data(config), config, worker)
-    rounds = take_part(config, held, WorkerOptions(worker, coordinator, listen, advertise, threads))
-    print(f"worker {worker}: done after {rounds} rounds", file=sys.stderr)
+    finished = take_part(config, held, WorkerOptions(worker, coordinator, listen, advertise, threads))
+    print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
+    for line in defence_lines([finished.defence]):
+        print(line, file=sys.stderr)
 
 
 @app.command("slice")
@@ -168,7 +171,8 @@ def attack(
     reporter = Reporter(quiet)
     running = attacks.build(config.attack).start(recorded.setting)
     for done, observation in enumerate(recorded, start=1):
-        running.observe(observation)
+        if observation.complete:
+            running.observe(observation)
         reporter.step("rounds", done, recorded.rounds)
     clear_run(folder)
     recover(config, recorded.setting, running, Record(rounds=recorded.rounds), folder, reporter)
@@ -176,6 +180,29 @@ def attack(
     if score:
         _score_if_possible(folder, config, reporter)
     show_summary(load_summary(folder), folder)
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The sweep's YAML file; see experiments/.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the base config, as in data.samples=60."),
+    ] = None,
+    out: Out = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Cells at a time; cores // (workers + 1) by default.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run many federations, a grid of changes to one config, and put all results in one table."""
+    from sweep.plan import load_plan
+
+    plan = load_plan(file, changes)
+    folder = _folder(out, file)
+    from sweep.check import check_cells
+    from sweep.main import run_sweep
+
+    check_cells(plan, file)
+    run_sweep(plan, folder, jobs, quiet)
 
 
 @app.command("list")

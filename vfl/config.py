@@ -28,6 +28,7 @@ class FederationConfig(Section):
     slices: tuple[str, ...] | None = None
     join_timeout: float = Field(120.0, gt=0)
     round_timeout: float = Field(300.0, gt=0)
+    when_withheld: Literal["end", "continue"] = "end"
 
     @model_validator(mode="after")
     def _consistent(self) -> "FederationConfig":

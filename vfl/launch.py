@@ -31,9 +31,10 @@ from vfl.network import resolve_device
 from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.progress import Reporter
+from vfl.results import load_summary, save_summary
 from vfl.slices import WorkerData, write_slices
 from worker.defences import Chain
-from worker.main import WorkerOptions, defence_plan, work
+from worker.main import Finished, WorkerOptions, defence_plan, work
 
 GRACE_SECONDS = 15.0
 JOINED = "all workers have joined"
@@ -124,6 +125,7 @@ def _start_and_wait(config: RunConfig, slices: list[Path], out: Path, quiet: boo
     outcome = children.wait_for(coordinator)
     if outcome.code:
         raise _error(children.root_cause(outcome))
+    save_summary(out, load_summary(out) | {"defence": children.defence_reports()})
 
 
 def _error(outcome: Outcome) -> CafeError:
@@ -135,8 +137,8 @@ def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions, quie
     serve(config, options, Reporter(quiet), pipe.send, on_joined=lambda: pipe.send(JOINED))
 
 
-def _work(pipe: Connection, config: RunConfig, path: Path, options: WorkerOptions) -> None:  # noqa: ARG001
-    work(config, WorkerData.load(path), options)
+def _work(pipe: Connection, config: RunConfig, path: Path, options: WorkerOptions) -> None:
+    pipe.send(work(config, WorkerData.load(path), options))
 
 
 def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
@@ -173,6 +175,7 @@ class _Child:
     def __init__(self, name: str, process: ForkServerProcess, pipe: Connection) -> None:
         self.name, self.process, self._pipe = name, process, pipe
         self.outcome: Outcome | None = None
+        self.finished: Finished | None = None
 
     def receive(self) -> Any:
         """Wait for the next value, or the outcome when the process ends without one."""
@@ -183,6 +186,8 @@ class _Child:
             value = Outcome(1, f"the {self.name} ended without a word (exit code {self.process.exitcode})")
         if isinstance(value, Outcome):
             self.outcome = value
+        elif isinstance(value, Finished):
+            self.finished = value
         return value
 
     @property
@@ -231,6 +236,14 @@ class _Children:
         if child.outcome is None or not child.outcome.sentence:
             return outcome
         return Outcome(child.outcome.code or 1, f"{outcome.sentence}; it says: {child.outcome.sentence}")
+
+    def defence_reports(self) -> list[dict[str, Any]]:
+        """Return what the workers' defences say at the end; the coordinator never hears of it."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        for child in self._all:
+            while child.outcome is None and child.pipe.poll(max(0.0, deadline - time.monotonic())):
+                child.receive()
+        return [child.finished.defence for child in self._all if child.finished]
 
     def interrupt(self) -> None:
         """Ask the coordinator to stop; it tells the workers and writes down what is done."""

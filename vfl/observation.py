@@ -42,6 +42,12 @@ class Observation:
     version: int
     parameters: ModelTensors
     gradients: ModelTensors
+    """A worker that withheld its upload has no tensors here."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all workers uploaded; attacks are shown complete rounds only."""
+        return all((*self.gradients.bottoms, self.gradients.top))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ class Recovery:
     """(samples, workers): how badly the recovery explains the gradients, relative; NaN where nothing leaked."""
     used: tuple[str, ...] = ("indices", "parameters", "gradients")
     """What the attack made use of."""
+    altered: tuple[float, ...] | None = None
+    """For each worker the share of its rounds whose gradients look altered; None if the attack did not look."""
     notes: tuple[str, ...] = field(default=())
     """Sentences for the report."""
 

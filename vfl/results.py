@@ -42,6 +42,10 @@ class Record:
     """The tensors alone, without announcements and framing."""
     ends: list[float] = field(default_factory=list)
     """When each round ended, on the monotonic clock."""
+    withheld: dict[int, int] = field(default_factory=dict)
+    """The first round in which a worker uploaded nothing, by its own decision."""
+    ended: str = "complete"
+    """Why the rounds ended."""
     memory: list[int] = field(default_factory=list)
     """The coordinator's resident memory after each round, in bytes."""
 
@@ -72,13 +76,13 @@ def write_summary(
     record: Record,
     recovery: Recovery | None,
     attack_seconds: float = 0.0,
-    ended: str = "complete",
+    ended: str | None = None,
 ) -> None:
     """Write what is known without the ground truth; the referee adds the scores."""
     summary = {
         "config": config.model_dump(mode="json"),
         "seed": config.seed,
-        "ended": ended,
+        "ended": ended or record.ended,
         "workers": config.federation.workers,
         "samples": setting.samples if setting else None,
         "batch_size": setting.batch_size if setting else config.federation.batch_size,
@@ -89,6 +93,7 @@ def write_summary(
             "attack": attack_seconds,
         },
         "rounds_per_second": record.rounds_per_second,
+        "withheld": {str(worker): number for worker, number in sorted(record.withheld.items())},
         "coordinator_memory": {
             "last": record.memory[-1] if record.memory else None,
             "growth": record.memory_growth,
@@ -106,6 +111,7 @@ def write_summary(
             "notes": list(recovery.notes) if recovery else [],
             "cells": len(recovery.cells) if recovery else 0,
             "certified": _certified(recovery),
+            "altered": list(recovery.altered) if recovery and recovery.altered is not None else None,
             **dict.fromkeys(SCORES),
         },
     }

@@ -80,7 +80,31 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(
             ("certified", f"{attack['certified']} of {summary['samples']} samples explain all their gradients")
         )
-    return lines + [("note", note) for note in attack.get("notes", [])]
+    lines += [("note", note) for note in attack.get("notes", [])]
+    if summary.get("ended") not in (None, "complete"):
+        lines.append(("ended", summary["ended"]))
+    return lines + [("defence", line) for line in defence_lines(summary.get("defence", []))]
+
+
+def defence_lines(reports: list[dict[str, Any]]) -> list[str]:
+    """Say what the workers' defences did, each different thing once."""
+    said: dict[str, list[int]] = {}
+    for report in reports:
+        for shield in report["chain"]:
+            if shield["name"] != "none":
+                numbers = {k: v for k, v in shield.items() if k not in ("name", "warning")}
+                text = ", ".join(f"{key} {_value(value)}" for key, value in numbers.items() if value is not None)
+                line = f"{shield['name']}: {text}" if text else shield["name"]
+                line += f". WARNING: {shield['warning']}" if shield.get("warning") else ""
+                said.setdefault(line, []).append(report["worker"])
+    return [
+        ("all workers" if len(workers) == len(reports) else f"worker {', '.join(map(str, workers))}") + f": {line}"
+        for line, workers in said.items()
+    ]
+
+
+def _value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _size(count: float) -> str:

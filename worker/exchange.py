@@ -1,5 +1,6 @@
 """Worker to worker: outputs go to the label holder, their gradients come back. The coordinator is not on this path."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +33,7 @@ REACH_SECONDS = 20.0
 class _Brought:
     round: int
     output: Tensor
+    rows: bytes
 
 
 class Rendezvous:
@@ -53,10 +55,10 @@ class Rendezvous:
             self.run_id, self.widths = run_id, dict(widths)
             self._changed.notify_all()
 
-    def bring(self, worker: int, number: int, output: Tensor, timeout: float) -> list[SwapPart]:
+    def bring(self, worker: int, number: int, output: Tensor, rows: bytes, timeout: float) -> list[SwapPart]:
         """Leave a peer's output and wait for the answer: the gradient of it, nothing when the round only evaluates."""
         with self._changed:
-            self._brought[worker] = _Brought(number, output)
+            self._brought[worker] = _Brought(number, output, rows)
             self._changed.notify_all()
             self._wait(
                 lambda: self._answers.get(worker, (0, []))[0] == number,
@@ -65,21 +67,22 @@ class Rendezvous:
             )
             return self._answers.pop(worker)[1]
 
-    def gather(self, number: int, batch: int, timeout: float) -> dict[int, Tensor]:
-        """Wait until all peers have brought their outputs for a round."""
+    def gather(self, number: int, rows: Tensor, timeout: float) -> dict[int, Tensor]:
+        """Wait until all peers have brought their outputs for these rows."""
         with self._changed:
 
             def missing() -> list[int]:
                 return [m for m in self.widths if m not in self._brought or self._brought[m].round != number]
 
             self._wait(lambda: not missing(), timeout, lambda: f"the outputs of workers {missing()} for round {number}")
-            outputs = {m: self._brought.pop(m).output for m in self.widths}
-        for worker, output in outputs.items():
-            if len(output) != batch:
+            brought = {m: self._brought.pop(m) for m in self.widths}
+        for worker, one in brought.items():
+            if one.rows != rows_digest(rows) or len(one.output) != len(rows):
                 raise RunFailedError(
-                    f"worker {worker} sent outputs for {len(output)} samples in round {number}, expected {batch}"
+                    f"worker {worker} sent outputs for {len(one.output)} samples in round {number} that are not the "
+                    f"label holder's {len(rows)}: is the defence `indices` the same (policy, key file) everywhere?"
                 )
-        return outputs
+        return {worker: one.output for worker, one in brought.items()}
 
     def answer(self, number: int, gradients: Mapping[int, Tensor | None]) -> None:
         """Give each peer the gradient of its output."""
@@ -137,7 +140,7 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
         try:
             header, output = self._receive(request_iterator)
             patience.cancel()
-            parts = self._rendezvous.bring(header.worker, header.round, output, self._timeout)
+            parts = self._rendezvous.bring(header.worker, header.round, output, header.rows_digest, self._timeout)
         except CodecError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except RunFailedError as error:
@@ -182,9 +185,9 @@ class Peer:
                 f"--listen and --advertise set to an address that the others can reach, and open that port"
             ) from None
 
-    def swap(self, number: int, output: Tensor) -> Tensor | None:
-        """Send this worker's output for a round; return the gradient of it."""
-        parts = swap_parts(self._run_id, self._worker, number, {"output": output})
+    def swap(self, number: int, rows: Tensor, output: Tensor) -> Tensor | None:
+        """Send this worker's output for a round's rows; return the gradient of it."""
+        parts = swap_parts(self._run_id, self._worker, number, {"output": output}, rows_digest(rows))
         try:
             answers = self._stub.Swap(parts, timeout=self._timeout, wait_for_ready=True)
             first = next(answers, None)
@@ -205,9 +208,17 @@ class Peer:
         self._channel.close()
 
 
-def swap_parts(run_id: str, worker: int, number: int, tensors: Mapping[str, Tensor]) -> Iterator[SwapPart]:
+def rows_digest(rows: Tensor) -> bytes:
+    """Return what tells whether two workers computed on the same rows in the same order."""
+    return hashlib.sha256(rows.to(torch.int64).numpy().tobytes()).digest()[:8]
+
+
+def swap_parts(
+    run_id: str, worker: int, number: int, tensors: Mapping[str, Tensor], rows: bytes = b""
+) -> Iterator[SwapPart]:
     """Put tensors into the messages of an exchange."""
-    yield SwapPart(header=SwapHeader(run_id=run_id, worker=worker, round=number, bundle=announce(tensors)))
+    header = SwapHeader(run_id=run_id, worker=worker, round=number, bundle=announce(tensors), rows_digest=rows)
+    yield SwapPart(header=header)
     for chunk in chunks(tensors.values()):
         yield SwapPart(chunk=chunk)
 

@@ -66,10 +66,21 @@ class Link:
         self._ended.wait(seconds)
         return self._over
 
-    def upload(self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int) -> None:
+    def upload(
+        self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int, withheld: str | None = None
+    ) -> None:
         """Upload one round's gradients in the background: with frozen parameters the next round is already here."""
+        header = UploadHeader(
+            session=self._session,
+            worker=self._worker,
+            round=number,
+            gradients=announce(gradients),
+            loss=loss,
+            peer_bytes=peer_bytes,
+            withheld=withheld,
+        )
         self.flush()
-        self._uploading = self._uploader.submit(self._upload, number, gradients, loss, peer_bytes)
+        self._uploading = self._uploader.submit(self._upload, header, gradients)
         self._uploading.add_done_callback(self._uploaded)
 
     def flush(self) -> None:
@@ -77,11 +88,13 @@ class Link:
         if self._uploading is not None:
             self._uploading.result()
 
-    def _upload(self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int) -> None:
+    def _upload(self, header: UploadHeader, gradients: Tensors) -> None:
         try:
-            self._stub.Upload(self._upload_parts(number, gradients, loss, peer_bytes), timeout=self._timeout)
+            self._stub.Upload(_upload_parts(header, gradients), timeout=self._timeout)
         except grpc.RpcError as error:
-            raise RunFailedError(f"the coordinator refused the upload for round {number}: {sentence(error)}") from None
+            raise RunFailedError(
+                f"the coordinator refused the upload for round {header.round}: {sentence(error)}"
+            ) from None
 
     def _uploaded(self, upload: "futures.Future[None]") -> None:
         error = upload.exception()
@@ -105,20 +118,6 @@ class Link:
         self._channel.close()
         self._uploader.shutdown()
 
-    def _upload_parts(
-        self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int
-    ) -> Iterator[UploadPart | bytes]:
-        header = UploadHeader(
-            session=self._session,
-            worker=self._worker,
-            round=number,
-            gradients=announce(gradients),
-            loss=loss,
-            peer_bytes=peer_bytes,
-        )
-        yield UploadPart(header=header)
-        yield from UPLOAD.chunks(gradients.values())
-
     def _listen(self, stream: Iterator[Order | ChunkView]) -> None:
         try:
             for order in stream:
@@ -138,3 +137,8 @@ class Link:
         self._ended.set()
         self.on_failure(reason)  # first: the queue may be full of orders that nobody will take any more
         self._orders.put(self._over)
+
+
+def _upload_parts(header: UploadHeader, gradients: Tensors) -> Iterator[UploadPart | bytes]:
+    yield UploadPart(header=header)
+    yield from UPLOAD.chunks(gradients.values())

@@ -2,6 +2,7 @@
 
 from concurrent import futures
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import torch
@@ -21,7 +22,7 @@ from vfl.network import OPTIONS, PROTOCOL_VERSION, add_health, resolve_device, s
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
 from vfl.slices import WorkerData
-from worker.defences import Chain, Plan
+from worker.defences import Chain, Plan, WithheldError
 from worker.exchange import ExchangeService, Peer, Rendezvous
 from worker.link import Link
 from worker.party import Bottom, Top
@@ -44,8 +45,16 @@ class WorkerOptions:
     threads: int | None = None
 
 
-def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> int:
-    """Take part in a run to its end; return the number of rounds done."""
+@dataclass(frozen=True)
+class Finished:
+    """What a worker has to say at the end: the rounds done, and its defences' report."""
+
+    rounds: int
+    defence: dict[str, Any]
+
+
+def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finished:
+    """Take part in a run to its end."""
     host = options.listen.rpartition(":")[0]
     if options.worker == config.federation.label_holder and host in EVERYWHERE and options.advertise is None:
         raise UserError(
@@ -82,7 +91,7 @@ class _Rounds:
         self._peer: Peer | None = None
         self._version = 0
 
-    def run(self) -> int:
+    def run(self) -> Finished:
         """Follow the orders to the end."""
         try:
             while True:
@@ -98,7 +107,7 @@ class _Rounds:
                         self._play(order.round)
                     case "end":
                         self._link.flush()
-                        return order.end.rounds
+                        return Finished(order.end.rounds, self._defence.report())
                     case other:
                         raise RunFailedError(f"the coordinator sent an order that makes no sense here: {other}")
         except RunFailedError as error:
@@ -147,37 +156,41 @@ class _Rounds:
             self._train(order.round, indices)
 
     def _train(self, number: int, indices: Tensor) -> None:
+        rows = self._defence.rows(number, indices)
         with seeded(self._config.seed, f"worker {self._worker}", number):  # for models that draw, as dropout does
-            output = self._bottom.forward(indices)
+            output = self._bottom.forward(rows)
         loss = None
         top_gradients: Tensors = {}
         if self._top:
-            learned = self._top.learn(self._all_outputs(number, output), indices)
+            learned = self._top.learn(self._all_outputs(number, rows, output), rows, self._defence.mean_over)
             others = {m: g for m, g in enumerate(learned.output_gradients) if m != self._worker}
             self._rendezvous.answer(number, others)
             loss, top_gradients = learned.loss, learned.top_gradients
             output_gradient: Tensor | None = learned.output_gradients[self._worker]
         else:
             assert self._peer is not None
-            output_gradient = self._peer.swap(number, output)
+            output_gradient = self._peer.swap(number, rows, output)
         if output_gradient is None or output_gradient.shape != output.shape:
             raise RunFailedError(f"the label holder's answer for round {number} does not fit this worker's output")
         gradients = with_prefix(BOTTOM, self._bottom.backward(output_gradient)) | with_prefix(TOP, top_gradients)
-        uploaded = self._defence.apply(gradients, number, self._bottom.batch(indices), self._bottom.model)
-        self._link.upload(number, uploaded, loss, self._rendezvous.bytes)
+        try:
+            uploaded = self._defence.apply(gradients, number, rows, self._bottom.batch(rows), self._bottom.model)
+            self._link.upload(number, uploaded, loss, self._rendezvous.bytes)
+        except WithheldError as withheld:
+            self._link.upload(number, {}, loss, self._rendezvous.bytes, str(withheld))
 
     def _evaluate(self, number: int, indices: Tensor) -> None:
         output = self._bottom.evaluate(indices)
         if self._top:
-            correct, loss_sum = self._top.count_correct(self._all_outputs(number, output), indices)
+            correct, loss_sum = self._top.count_correct(self._all_outputs(number, indices, output), indices)
             self._rendezvous.answer(number, dict.fromkeys(self._rendezvous.widths))
             self._link.report(number, correct, len(indices), loss_sum, self._rendezvous.bytes)
         else:
             assert self._peer is not None
-            self._peer.swap(number, output)
+            self._peer.swap(number, indices, output)
 
-    def _all_outputs(self, number: int, own: Tensor) -> list[Tensor]:
-        outputs = self._rendezvous.gather(number, len(own), self._timeout)
+    def _all_outputs(self, number: int, rows: Tensor, own: Tensor) -> list[Tensor]:
+        outputs = self._rendezvous.gather(number, rows, self._timeout)
         outputs[self._worker] = own
         return [outputs[worker] for worker in sorted(outputs)]
 
@@ -185,8 +198,9 @@ class _Rounds:
 def defence_plan(config: RunConfig, worker: int, samples: int) -> Plan:
     """Return what a worker's defences are told before the first round."""
     federation = config.federation
-    rounds = federation.planned_rounds(samples)
-    return Plan(worker, samples, federation.batch_size, rounds, federation.schedule, config.seed)
+    poisson = any(s.name == "indices" and s.options.get("policy") == "poisson" for s in config.defence_of(worker))
+    schedule = "poisson" if poisson else federation.schedule
+    return Plan(worker, samples, federation.batch_size, federation.planned_rounds(samples), schedule, config.seed)
 
 
 def _start_server(config: RunConfig, options: WorkerOptions, rendezvous: Rendezvous) -> tuple[grpc.Server, int]:

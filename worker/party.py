@@ -72,10 +72,11 @@ class Top:
         """Take over new parameters."""
         _load(self._model, tensors)
 
-    def learn(self, outputs: Sequence[Tensor], indices: Tensor) -> Learned:
+    def learn(self, outputs: Sequence[Tensor], indices: Tensor, mean_over: int | None = None) -> Learned:
         """Return the loss of a batch and its gradients: of each worker's outputs, and of the top model."""
         leaves = [output.to(self._device).detach().requires_grad_() for output in outputs]
-        loss = cross_entropy(self._model(torch.cat(leaves, dim=1)), self._y[indices])
+        total = cross_entropy(self._model(torch.cat(leaves, dim=1)), self._y[indices], reduction="sum")
+        loss = total / (mean_over or len(indices))
         names, parameters = zip(*self._model.named_parameters(), strict=True)
         gradients = torch.autograd.grad(loss, [*leaves, *parameters])
         top = dict(zip(names, gradients[len(leaves) :], strict=True))

@@ -8,6 +8,7 @@ from attacker.exact.attack import ExactAttack
 from attacker.exact.choice import Method, choose
 from attacker.interface import Attack, AttackPlugin, attacks
 from attacker.inversion import InversionOptions
+from vfl.errors import UserError
 from vfl.observation import Setting
 
 
@@ -17,6 +18,7 @@ class Exact(AttackPlugin):
 
     method: Method = Field("auto", description="how steps I and II are solved; auto goes by the room in the layers")
     epochs: Literal[1] | None = Field(None, description="1: each sample from a single gradient, without the indices")
+    relink: bool = Field(False, description="take the indices for made-up ones: which batches share samples is found")
     step_three: bool = Field(True, description="go on from the representations to the data")
     inversion: InversionOptions = Field(InversionOptions(), description="the tunables of step III")
 
@@ -24,4 +26,10 @@ class Exact(AttackPlugin):
         """Begin, unless the schedule or the model cannot give the samples away."""
         single = self.epochs == 1
         choice = choose(setting, self.method, single)
-        return ExactAttack(setting, choice, single, self.inversion if self.step_three else None)
+        if self.relink and (single or choice.method != "subspaces" or setting.schedule == "uniform"):
+            raise UserError(
+                "attack exact with relink: needs the subspaces of two epochs (schedule epochs or orthogonal, "
+                "layers with room for two batches, attack.epochs not 1)"
+            )
+        inversion = self.inversion if self.step_three else None
+        return ExactAttack(setting, choice, single, inversion, self.relink)

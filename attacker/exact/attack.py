@@ -11,6 +11,7 @@ from attacker.exact.certificate import certify
 from attacker.exact.choice import Choice
 from attacker.exact.collect import Rounds
 from attacker.exact.labels import Joined, join_workers
+from attacker.exact.relink import relink
 from attacker.exact.solve import Solved, solve
 from attacker.exact.squares import rank_one_residual
 from attacker.exact.tails import cut_off
@@ -31,8 +32,16 @@ UNSURE = 1e-2
 class ExactAttack:
     """Collects rounds, solves, inverts."""
 
-    def __init__(self, setting: Setting, choice: Choice, single: bool, inversion: InversionOptions | None) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        choice: Choice,
+        single: bool,
+        inversion: InversionOptions | None,
+        relinks: bool = False,
+    ) -> None:
         self._setting, self._choice, self._single, self._inversion = setting, choice, single, inversion
+        self._relinks = relinks
         self._rounds = Rounds(setting, choice, single)
         self._parameters: ModelTensors | None = None
         self._version = -1
@@ -47,12 +56,20 @@ class ExactAttack:
                 "so set training.lr to 0 or use an attack that follows moving parameters (cafe list attacks)"
             )
         with one_thread():
-            self._rounds.add(observation)
+            if not self._relinks or len(self._rounds.batches) < 2 * self._per_epoch:
+                self._rounds.add(observation)
+
+    @property
+    def _per_epoch(self) -> int:
+        return -(-self._setting.samples // self._setting.batch_size)
 
     def recover(self, progress: Progress) -> Recovery:
         """Steps I and II, then III."""
         if self._parameters is None:
             raise UserError("attack exact: no round was observed")
+        if self._relinks and len(self._rounds.batches) == 2 * self._per_epoch:
+            with one_thread():
+                self._rounds.batches = relink(self._rounds.factors, self._per_epoch)
         cells = cells_of(self._rounds.batches, self._setting.samples)
         self._check(cells)
         bottoms, top = self._models(self._parameters)
@@ -74,11 +91,19 @@ class ExactAttack:
             representations=tuple(h.float() for h in found),
             layers=tuple(names),
             labels=joined.labels,
-            cells=tuple(cell.samples for cell in cells if len(cell.samples) > 1),
+            cells=self._arbitrary(cells),
             certificates=certificate,
-            used=("parameters", "gradients") if self._single else ("indices", "parameters", "gradients"),
+            used=("parameters", "gradients")
+            if self._single or self._relinks
+            else ("indices", "parameters", "gradients"),
             notes=tuple(self._notes(cells, certificate, joined, _alike(solved))),
         )
+
+    def _arbitrary(self, cells: Sequence[Cell]) -> tuple[tuple[int, ...], ...]:
+        """Return the groups of samples whose order is arbitrary: all of them where the names are made up."""
+        if self._relinks:
+            return (tuple(range(self._setting.samples)),)
+        return tuple(cell.samples for cell in cells if len(cell.samples) > 1)
 
     def _subspaces(
         self, cells: Sequence[Cell], bottoms: Sequence[nn.Module], progress: Progress

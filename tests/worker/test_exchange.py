@@ -29,8 +29,9 @@ def test_peers_bring_outputs_and_get_their_own_gradients_back(label_holder):
     outputs = {1: torch.randn(5, 3), 2: torch.randn(5, 2)}
     peers = {worker: Peer(address, "run", worker, 30) for worker in outputs}
     with futures.ThreadPoolExecutor() as pool:
-        waiting = {worker: pool.submit(peer.swap, 1, outputs[worker]) for worker, peer in peers.items()}
-        gathered = rendezvous.gather(1, 5, 30)
+        rows = torch.arange(5)
+        waiting = {worker: pool.submit(peer.swap, 1, rows, outputs[worker]) for worker, peer in peers.items()}
+        gathered = rendezvous.gather(1, torch.arange(5), 30)
         assert all(torch.equal(gathered[worker], output) for worker, output in outputs.items())
         rendezvous.answer(1, {worker: 2 * output for worker, output in outputs.items()})
         for worker, answer in waiting.items():
@@ -58,18 +59,20 @@ def test_what_does_not_fit_is_refused_with_a_sentence(label_holder, run_id, work
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_outputs_for_another_number_of_samples_end_the_run(label_holder):
+@pytest.mark.parametrize("rows", [[0, 1, 2, 3], [0, 1, 2, 4, 3]], ids=["fewer", "in another order"])
+def test_outputs_of_other_rows_end_the_run(label_holder, rows):
     rendezvous, address = label_holder
 
     def bring(worker, width):
         with pytest.raises(RunFailedError):
-            Peer(address, "run", worker, 30).swap(1, torch.zeros(4, width))
+            Peer(address, "run", worker, 30).swap(1, torch.tensor(rows), torch.zeros(len(rows), width))
 
     threads = [threading.Thread(target=bring, args=pair) for pair in ((1, 3), (2, 2))]
     for thread in threads:
         thread.start()
-    with pytest.raises(RunFailedError, match="sent outputs for 4 samples in round 1, expected 5"):
-        rendezvous.gather(1, 5, 30)
+    words = f"sent outputs for {len(rows)} samples in round 1 that are not the label holder's 5: is the defence"
+    with pytest.raises(RunFailedError, match=words):
+        rendezvous.gather(1, torch.arange(5), 30)
     rendezvous.fail("over")
     for thread in threads:
         thread.join(30)
@@ -80,16 +83,16 @@ def test_a_failure_wakes_everybody_who_waits(label_holder):
     rendezvous, address = label_holder
     threading.Timer(0.2, rendezvous.fail, ["worker 2 left"]).start()
     with pytest.raises(RunFailedError, match="worker 2 left"):
-        rendezvous.gather(1, 5, 30)
+        rendezvous.gather(1, torch.arange(5), 30)
     with pytest.raises(RunFailedError, match="round 1: worker 2 left"):
-        Peer(address, "run", 1, 30).swap(1, torch.zeros(5, 3))
+        Peer(address, "run", 1, 30).swap(1, torch.arange(5), torch.zeros(5, 3))
 
 
 def test_a_peer_that_never_comes_is_named():
     rendezvous = Rendezvous()
     rendezvous.open("run", {1: 3, 2: 2})
     with pytest.raises(RunFailedError, match=r"no sign of the outputs of workers \[1, 2\] for round 7 for 0.1 s"):
-        rendezvous.gather(7, 5, 0.1)
+        rendezvous.gather(7, torch.arange(5), 0.1)
 
 
 def test_only_the_label_holder_exchanges_and_every_worker_is_healthy():

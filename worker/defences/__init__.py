@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,8 @@ class Plan:
     rounds: int
     schedule: str
     seed: int
+    workers: int | None = None
+    """How many take part, where known: a sample's data shows in the uploads of all of them."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Played:
     """The round that the gradients belong to, as this worker saw it."""
 
     number: int
+    rows: Tensor
+    """Which of its samples the batch holds."""
     x: Tensor
     """The worker's own slice of the batch."""
     model: nn.Module
@@ -47,6 +51,21 @@ class Shield(Protocol):
         """Return what there is to say at the end, as numbers and sentences that JSON can hold."""
 
 
+@runtime_checkable
+class RowPolicy(Protocol):
+    """A shield that also decides which rows the coordinator's indices stand for; all workers must decide alike."""
+
+    mean_over: int | None
+    """The number that sums over a batch are divided by; None for the batch's own length."""
+
+    def rows(self, number: int, named: Tensor) -> Tensor:
+        """Return the rows of a round in which the coordinator named these."""
+
+
+class WithheldError(Exception):
+    """Raised by a shield that uploads nothing, in this round and all that follow; the sentence says why."""
+
+
 class Defence(Plugin):
     """A defence plug-in: its fields are its options. Most only fill in `apply`."""
 
@@ -63,7 +82,18 @@ defences: Registry[Defence] = Registry(
     "defence",
     Defence,
     "cafe.defences",
-    ["worker.defences.none"],
+    [
+        "worker.defences.none",
+        "worker.defences.indices",
+        "worker.defences.breaker",
+        "worker.defences.fake_gradients",
+        "worker.defences.dp",
+        "worker.defences.noise",
+        "worker.defences.prune",
+        "worker.defences.quantize",
+        "worker.defences.clip",
+        "worker.defences.soteria",
+    ],
 )
 
 
@@ -87,14 +117,35 @@ class Chain:
         self._plan = plan
         self._names = [section.name for section in sections]
         self._shields = [defences.build(section).start(plan) for section in sections]
+        self._policies = [shield for shield in self._shields if isinstance(shield, RowPolicy)]
+        self._withheld: tuple[int, str] | None = None
 
-    def apply(self, gradients: Tensors, number: int, x: Tensor, model: nn.Module) -> Tensors:
-        """Return what is uploaded."""
-        for place, shield in enumerate(self._shields):
-            random = generator(self._plan.seed, f"defence {place} of worker {self._plan.worker}", number)
-            gradients = shield.apply(gradients, Played(number, x, model, random))
+    @property
+    def mean_over(self) -> int | None:
+        """Return what sums over a batch are divided by; None for the batch's own length."""
+        return next((policy.mean_over for policy in self._policies if policy.mean_over is not None), None)
+
+    def rows(self, number: int, named: Tensor) -> Tensor:
+        """Return which rows a round is played on."""
+        for policy in self._policies:
+            named = policy.rows(number, named)
+        return named
+
+    def apply(self, gradients: Tensors, number: int, rows: Tensor, x: Tensor, model: nn.Module) -> Tensors:
+        """Return what is uploaded, or raise WithheldError for nothing; what was withheld once stays so."""
+        if self._withheld:
+            raise WithheldError(self._withheld[1])
+        try:
+            for place, shield in enumerate(self._shields):
+                random = generator(self._plan.seed, f"defence {place} of worker {self._plan.worker}", number)
+                gradients = shield.apply(gradients, Played(number, rows, x, model, random))
+        except WithheldError as withheld:
+            self._withheld = (number, str(withheld))
+            raise
         return gradients
 
-    def report(self) -> list[dict[str, Any]]:
-        """Return what each defence has to say at the end."""
-        return [{"name": name, **shield.report()} for name, shield in zip(self._names, self._shields, strict=True)]
+    def report(self) -> dict[str, Any]:
+        """Return what there is to say at the end, of each defence and of the whole."""
+        chain = [{"name": name, **shield.report()} for name, shield in zip(self._names, self._shields, strict=True)]
+        withheld = {"round": self._withheld[0], "reason": self._withheld[1]} if self._withheld else None
+        return {"worker": self._plan.worker, "chain": chain, "withheld_from": withheld}

@@ -1,0 +1,76 @@
+"""Rows that only the workers know: right for training, and the same at all of them."""
+
+import pytest
+import torch
+
+from vfl.errors import UserError
+from vfl.registry import PluginSection
+from worker.defences import Chain, Plan
+
+PLAN = Plan(worker=0, samples=50, batch_size=8, rounds=700, schedule="epochs", seed=5)
+
+
+def chain(plan=PLAN, **options):
+    return Chain([PluginSection(name="indices", **options)], plan)
+
+
+def test_permuted_ids_mean_other_rows_in_each_epoch_and_every_epoch_holds_every_sample_once():
+    mapped = chain()
+    epochs = []
+    for epoch in range(3):
+        batches = torch.arange(50).split(8)
+        epochs.append(torch.cat([mapped.rows(1 + 7 * epoch + at, batch) for at, batch in enumerate(batches)]))
+        assert torch.equal(epochs[-1].sort().values, torch.arange(50))
+    assert not torch.equal(epochs[0], epochs[1])
+    assert not torch.equal(epochs[1], epochs[2])
+    assert mapped.mean_over is None
+
+
+def test_a_one_shot_id_is_good_for_one_round():
+    mapped = chain(policy="one_shot")
+    named = torch.arange(8)
+    drawn = [mapped.rows(number, named) for number in (1, 2, 3)]
+    assert all(len(rows.unique()) == 8 for rows in drawn)
+    assert not torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[1], drawn[2])
+
+
+def test_poisson_batches_hold_each_sample_with_the_planned_rate_and_independently():
+    mapped = chain(policy="poisson")
+    counts = torch.zeros(50)
+    lengths = []
+    for number in range(1, 701):
+        rows = mapped.rows(number, torch.arange(8))
+        counts[rows] += 1
+        lengths.append(len(rows))
+    # 700 draws at rate 0.16: mean 112, standard deviation 9.7; lengths are binomial, of variance 50 x 0.16 x 0.84
+    assert float(counts.min()) > 75
+    assert float(counts.max()) < 150
+    assert 5 < float(torch.tensor(lengths).double().var()) < 8.5
+    assert mapped.mean_over == 8
+
+
+@pytest.mark.parametrize("policy", ["permuted", "one_shot", "poisson"])
+def test_all_workers_map_alike_whatever_their_number(policy):
+    named = torch.arange(8)
+    first = chain(policy=policy)
+    second = chain(Plan(worker=3, samples=50, batch_size=8, rounds=700, schedule="epochs", seed=5), policy=policy)
+    for number in (1, 2, 9, 40):
+        assert torch.equal(first.rows(number, named), second.rows(number, named))
+
+
+def test_a_key_file_makes_the_rows_a_secret_and_is_checked(tmp_path):
+    named = torch.arange(8)
+    keys = {}
+    for name in ("a", "b"):
+        path = tmp_path / name
+        path.write_bytes(name.encode() * 16)
+        keys[name] = chain(key_file=str(path)).rows(1, named)
+    assert not torch.equal(keys["a"], keys["b"])
+    assert "warning" not in chain(key_file=str(tmp_path / "a")).report()["chain"][0]
+    assert "give the workers a key_file" in chain().report()["chain"][0]["warning"]
+    (tmp_path / "short").write_bytes(b"abc")
+    with pytest.raises(UserError, match="holds 3 bytes; give it 16 random ones"):
+        chain(key_file=str(tmp_path / "short"))
+    with pytest.raises(UserError, match="cannot be read: No such file"):
+        chain(key_file=str(tmp_path / "nowhere"))

@@ -1,0 +1,119 @@
+"""Differential privacy: clipped uploads, Gaussian noise, and what epsilon that really is."""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, model_validator
+
+from vfl.observation import Tensors
+from worker.defences import Defence, Plan, Played, WithheldError, defences
+from worker.defences.accountant import (
+    gaussian_epsilon,
+    gaussian_multiplier,
+    participations,
+    sampled_epsilon,
+    sampled_multiplier,
+)
+from worker.defences.noise import gaussian
+from worker.defences.sizes import clipped
+
+
+@defences.register("dp")
+class DifferentialPrivacy(Defence):
+    """Clips each upload to an L2 norm and adds Gaussian noise (Abadi et al. 2016, as Jin et al. 2021 apply it).
+
+    The upload is clipped as a whole, so one sample added, removed or replaced moves it by up to twice `clip`: that is the
+    sensitivity, and the noise's standard deviation is noise_multiplier * 2 * clip. `batches` says what epsilon is about:
+    `secret` counts on Poisson batches that the coordinator does not know, `known` on nothing of the kind.
+    """
+
+    epsilon: float | None = Field(None, gt=0, description="the budget for the whole run; gives the noise multiplier")
+    noise_multiplier: float | None = Field(None, gt=0, description="instead: the noise in units of the sensitivity")
+    delta: float = Field(1e-5, gt=0, lt=1)
+    clip: float = Field(3.0, gt=0, description="the largest L2 norm of an upload before the noise")
+    batches: Literal["secret", "known"] = Field("secret", description="what the coordinator is assumed to know of them")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "DifferentialPrivacy":
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            raise ValueError("dp: give either epsilon or noise_multiplier, and not both")
+        return self
+
+    def start(self, plan: Plan) -> "_Private":
+        """Begin with the noise that the plan's number of rounds asks for."""
+        return _Private(self, plan)
+
+
+class _Private:
+    def __init__(self, options: DifferentialPrivacy, plan: Plan) -> None:
+        self._options, self._plan = options, plan
+        self._rate = min(1.0, plan.batch_size / plan.samples)
+        self._most = participations(plan.schedule, plan.samples, plan.batch_size, plan.rounds)
+        self._multiplier = options.noise_multiplier or self._calibrated(options.epsilon or 0.0)
+        self._epsilon = (
+            gaussian_epsilon(self._multiplier, self._most, options.delta)
+            if options.batches == "known"
+            else sampled_epsilon(self._multiplier, self._rate, plan.rounds, options.delta)
+        )
+        self._seen = torch.zeros(plan.samples, dtype=torch.int64)
+        self._rounds: set[int] = set()
+
+    def apply(self, gradients: Tensors, played: Played) -> Tensors:
+        """Return the clipped gradients with noise, or nothing once the budget is spent."""
+        self._count(played)
+        deviation = self._multiplier * 2 * self._options.clip
+        return {
+            name: tensor + deviation * gaussian(tensor, played.random).to(tensor)
+            for name, tensor in clipped(gradients, self._options.clip).items()
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Return the epsilon that was aimed at, what it assumes, and the one that needs no assumption."""
+        counted = int(self._seen.max()) if self._rounds else 0
+        workers = self._plan.workers
+        return {
+            "epsilon": self._epsilon,
+            "delta": self._options.delta,
+            "sampling": self._sampling(),
+            "epsilon_batches_known": gaussian_epsilon(self._multiplier, counted, self._options.delta),
+            "participations": counted,
+            "epsilon_all_workers": workers
+            and gaussian_epsilon(self._multiplier, counted * workers, self._options.delta),
+            "noise_multiplier": self._multiplier,
+            "clip": self._options.clip,
+            "sensitivity": 2 * self._options.clip,
+            "neighbours": "one sample added, removed or replaced",
+            "rounds": len(self._rounds),
+            "warning": self._warning(),
+        }
+
+    def _calibrated(self, epsilon: float) -> float:
+        if self._options.batches == "known":
+            return gaussian_multiplier(epsilon, self._most, self._options.delta)
+        return sampled_multiplier(epsilon, self._rate, self._plan.rounds, self._options.delta)
+
+    def _count(self, played: Played) -> None:
+        if played.number in self._rounds:
+            return  # the same noise again: no second look
+        self._rounds.add(played.number)
+        self._seen[played.rows.cpu()] += 1
+        if len(self._rounds) > self._plan.rounds:
+            raise WithheldError(f"its dp budget was for {self._plan.rounds} rounds, and this is one more")
+        if self._options.batches == "known" and int(self._seen.max()) > self._most:
+            raise WithheldError(f"its dp budget was for {self._most} rounds a sample, and this round takes one more")
+
+    def _sampling(self) -> str:
+        if self._options.batches == "known":
+            return f"none: the batches are known, and no sample takes part in more than {self._most} rounds"
+        return f"Poisson with rate {self._rate:.4g}, batches secret"
+
+    def _warning(self) -> str | None:
+        if self._options.batches == "known":
+            return None
+        holds = "What holds against a coordinator that knows the batches is epsilon_batches_known."
+        if self._plan.schedule == "poisson":
+            return f"epsilon holds only while the workers' key for the rows is secret. {holds}"
+        return (
+            f"EPSILON DOES NOT HOLD HERE: it assumes Poisson batches that the coordinator does not know, and this "
+            f"schedule ({self._plan.schedule}) is neither. {holds}"
+        )

@@ -1,0 +1,136 @@
+"""Fake gradients: the order of the true ones, the values of random ones."""
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from vfl.errors import RunFailedError
+from vfl.observation import Tensors
+from vfl.seeds import derive
+from worker.defences import Defence, Plan, Played, defences
+from worker.defences.candidates import Candidates
+from worker.defences.ranks import Floats, Places, ranked
+
+Reading = Literal["matched", "bounded", "unscaled", "printed"]
+
+
+@defences.register("fake_gradients")
+class FakeGradients(Defence):
+    """Uploads the nearest of many random gradients, its entries in the order of the true ones (Jin et al. 2021, Alg. 5).
+
+    The candidates are drawn once a run, as the paper's "predefined gradients", and again when none is within `tau`.
+    docs/defences.md says what the readings of the algorithm are and why `matched` is the default.
+    """
+
+    nu: int = Field(1000, ge=1, le=10_000, description="how many candidates are drawn")
+    sigma2: float = Field(1.1, ge=0, description="the variance of their entries, in each tensor's mean square")
+    tau: float | None = Field(None, gt=0, description="the largest L2 distance between the nearest and the true one")
+    redraws: int = Field(10, ge=0, le=1000, description="how often new candidates are drawn to come within tau")
+    reading: Reading = Field("matched", description="how Algorithm 5 is read")
+    zeros: Literal["shuffled", "ordered", "kept"] = Field(
+        "shuffled", description="equal entries (exact zeros) in a new order each round, in one order, or zeros stay"
+    )
+
+    def start(self, plan: Plan) -> "_Faker":
+        """Begin; the candidates are drawn when the sizes of the tensors are known."""
+        return _Faker(self, derive(plan.seed, f"fake gradients of worker {plan.worker}"))
+
+
+class _Ranked:
+    """One tensor, its entries in ascending order by value or by magnitude."""
+
+    def __init__(self, tensor: Tensor, options: FakeGradients, shuffle: int) -> None:
+        self.flat: Floats = tensor.detach().cpu().float().contiguous().numpy().reshape(-1)
+        by_magnitude = options.reading != "matched"
+        self.places: Places
+        self.target: Floats
+        self.places, self.target = ranked(np.abs(self.flat) if by_magnitude else self.flat, shuffle)
+        self.largest = float(np.abs(self.target[[0, -1]]).max()) if len(self.flat) else 0.0
+        relative = options.reading in ("matched", "bounded")
+        self.scale = options.sigma2**0.5 * (self._rms() if relative else 1.0)
+        if options.reading == "printed":
+            self.target = self.flat[self.places]
+
+    def _rms(self) -> float:
+        if self.largest == 0.0:
+            return 0.0
+        shares = self.flat / np.float32(self.largest)  # squares of small float32 numbers vanish
+        return self.largest * float(np.dot(shares, shares) / len(shares)) ** 0.5
+
+
+class _Faker:
+    def __init__(self, options: FakeGradients, seed: int) -> None:
+        self._options, self._seed = options, seed
+        self._sizes: list[int] = []
+        self._candidates: Candidates | None = None
+        self._chosen: set[tuple[int, int]] = set()
+        self._redraws = 0
+
+    def apply(self, gradients: Tensors, played: Played) -> Tensors:
+        """Return the fake gradients."""
+        draws = torch.randint(2**31, (len(gradients),), generator=played.random).tolist()
+        odd = [1 if self._options.zeros == "ordered" else 2 * draw + 1 for draw in draws]
+        tensors = [_Ranked(one, self._options, shuffle) for one, shuffle in zip(gradients.values(), odd, strict=True)]
+        curves = self._nearest(tensors, played)
+        return {
+            name: torch.from_numpy(self._fake(ranking, curve)).reshape(true.shape).to(true)
+            for (name, true), ranking, curve in zip(gradients.items(), tensors, curves, strict=True)
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Return how many of the candidates were uploaded, and how often new ones were drawn."""
+        return {"reading": self._options.reading, "candidates_chosen": len(self._chosen), "redraws": self._redraws}
+
+    def _nearest(self, tensors: list[_Ranked], played: Played) -> list[Floats]:
+        """Return the curves of the nearest candidate, redrawn until it is within tau."""
+        sizes = [len(one.flat) for one in tensors]
+        if self._candidates is None or sizes != self._sizes:
+            self._sizes, self._candidates = sizes, self._draw(sizes, self._seed)
+        best, curves = self._choose(tensors, self._candidates)
+        if self._options.tau is None:
+            return curves
+        for _ in range(self._options.redraws):
+            if best <= self._options.tau:
+                break
+            self._redraws += 1
+            seed = int(torch.randint(2**62, (1,), generator=played.random))
+            self._candidates = self._draw(sizes, seed)
+            distance, curves = self._choose(tensors, self._candidates)
+            best = min(best, distance)
+        if best > self._options.tau:
+            raise RunFailedError(
+                f"fake_gradients: in round {played.number} the nearest of {self._options.nu} candidates, after "
+                f"{self._options.redraws} redraws, is {best:.4g} away from the true gradient, and tau is "
+                f"{self._options.tau:g}: raise tau, or lower sigma2"
+            )
+        return curves
+
+    def _choose(self, tensors: list[_Ranked], candidates: Candidates) -> tuple[float, list[Floats]]:
+        unit = max((max(one.scale, one.largest) for one in tensors), default=0.0) or 1.0
+        chosen = candidates.nearest([one.scale for one in tensors], [one.target for one in tensors], unit)
+        self._chosen.add((self._redraws, chosen))
+        curves = candidates.curves(chosen)
+        if self._options.tau is None:
+            return 0.0, curves
+        parts = [
+            np.linalg.norm((np.float32(one.scale) * curve - one.target).astype(np.float64))
+            for one, curve in zip(tensors, curves, strict=True)
+        ]
+        return float(np.linalg.norm(parts)), curves
+
+    def _draw(self, sizes: list[int], seed: int) -> Candidates:
+        magnitudes = self._options.reading in ("bounded", "unscaled")
+        return Candidates(sizes, self._options.nu, magnitudes, seed)
+
+    def _fake(self, ranking: _Ranked, curve: Floats) -> Floats:
+        bounds = np.empty_like(ranking.flat)
+        bounds[ranking.places] = np.float32(ranking.scale) * curve
+        fake = bounds
+        if self._options.reading != "matched":
+            fake = np.minimum(bounds, np.maximum(ranking.flat, -bounds))
+        if self._options.zeros == "kept":
+            fake[ranking.flat == 0] = 0.0
+        return fake

@@ -1,0 +1,84 @@
+"""The batch indices as a defence: an attack that joins rounds needs to know which samples they share."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from vfl.errors import UserError
+from vfl.observation import Tensors
+from vfl.seeds import derive, generator
+from worker.defences import Defence, Plan, Played, defences
+
+LEAST_KEY_BYTES = 16
+
+
+@defences.register("indices")
+class Indices(Defence):
+    """Workers play other rows than the coordinator names, agreed among themselves, so that it cannot link rounds.
+
+    This project's reading of the remark in Jin et al. 2021 that CAFE rests on aligned batches. All workers must have
+    the same policy and key; that they computed on the same rows is checked between them in every round.
+    """
+
+    policy: Literal["permuted", "one_shot", "poisson"] = Field(
+        "permuted",
+        description="permuted: ids mean other rows in each epoch; one_shot: in each round; poisson: the workers draw",
+    )
+    key_file: Path | None = Field(
+        None, description="a file with the workers' common secret; without it the run's seed, which is no secret"
+    )
+
+    def start(self, plan: Plan) -> "_Mapped":
+        """Begin with the workers' secret."""
+        return _Mapped(self.policy, plan, derive(plan.seed, f"rows {self._secret()}"), self.key_file is not None)
+
+    def _secret(self) -> str:
+        if self.key_file is None:
+            return ""
+        try:
+            key = self.key_file.read_bytes()
+        except OSError as error:
+            raise UserError(f"defence.key_file: {self.key_file} cannot be read: {error.strerror}") from None
+        if len(key) < LEAST_KEY_BYTES:
+            raise UserError(
+                f"defence.key_file: {self.key_file} holds {len(key)} bytes; give it {LEAST_KEY_BYTES} random ones or "
+                f"more, the same at every worker"
+            )
+        return key.hex()
+
+
+class _Mapped:
+    """Which rows the coordinator's indices stand for."""
+
+    def __init__(self, policy: str, plan: Plan, secret: int, keyed: bool) -> None:
+        self._policy, self._plan, self._secret, self._keyed = policy, plan, secret, keyed
+        self._per_epoch = -(-plan.samples // plan.batch_size)
+        self._permutation: tuple[int, Tensor] | None = None
+        # A Poisson batch's length is random; divided by its mean the sum is an unbiased estimate, and so is training.
+        self.mean_over = plan.batch_size if policy == "poisson" else None
+
+    def rows(self, number: int, named: Tensor) -> Tensor:
+        """Return the rows of a round; each epoch of a permuted schedule still holds every sample once."""
+        if self._policy == "poisson":
+            rate = min(1.0, self._plan.batch_size / self._plan.samples)
+            drawn = torch.rand(self._plan.samples, generator=generator(self._secret, "poisson", number))
+            return torch.nonzero(drawn < rate).flatten()
+        turn = number if self._policy == "one_shot" else (number - 1) // self._per_epoch
+        if self._permutation is None or self._permutation[0] != turn:
+            random = generator(self._secret, self._policy, turn)
+            self._permutation = (turn, torch.randperm(self._plan.samples, generator=random))
+        return self._permutation[1][named]
+
+    def apply(self, gradients: Tensors, played: Played) -> Tensors:  # noqa: ARG002
+        """Return the gradients as they are."""
+        return gradients
+
+    def report(self) -> dict[str, Any]:
+        """Say when the rows are no secret."""
+        if self._keyed:
+            return {"policy": self._policy}
+        warning = "The rows come from the run's seed, which the coordinator knows: give the workers a key_file."
+        return {"policy": self._policy, "warning": warning}

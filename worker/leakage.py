@@ -1,0 +1,92 @@
+"""A worker's estimate of its own leakage: what steps I and II would find in its uploads, compared with the truth.
+
+The worker knows the input h of its first fully connected layer. Of that it watches some coordinates only, which is
+enough: subspaces that meet in R^d1 meet in a few hundred of its coordinates too, and errors are relative.
+"""
+
+import torch
+from torch import Tensor
+
+from vfl.seeds import generator
+from worker.defences import Plan
+
+SKETCH = 16
+"""Random combinations of a weight gradient's rows that are kept for least squares."""
+ROOM = 4
+"""Watched coordinates per sample of a batch: two batches must fit with room to spare."""
+BASES = 4
+"""Batches of each sample whose subspaces are kept, the first ones."""
+
+
+class Watch:
+    """What the coordinator could have learnt so far; memory grows with the samples, not with the rounds."""
+
+    def __init__(self, plan: Plan, inputs: int, outputs: int, error: float, cell: int) -> None:
+        self._plan, self._error, self._cell = plan, error, cell
+        random = generator(plan.seed, "watched coordinates", plan.worker)
+        count = min(inputs, max(ROOM * plan.batch_size, 32))
+        self._coordinates = torch.randperm(inputs, generator=random)[:count]
+        self._sketch = torch.randn(min(SKETCH, outputs), outputs, generator=random, dtype=torch.float64)
+        samples = plan.samples
+        self._truth = torch.zeros(samples, count, dtype=torch.float64)
+        self._bases: list[Tensor] = []
+        self._rounds: list[list[int]] = [[] for _ in range(samples)]
+        # Normal equations of least squares: S^T S, and S^T times what each round showed of the first layer.
+        self._normal = torch.zeros(samples, samples, dtype=torch.float64)
+        self._right = torch.zeros(samples, outputs + len(self._sketch) * count, dtype=torch.float64)
+        self._outputs = outputs
+        self._seen = 0
+        self._leaked = torch.zeros(samples, dtype=torch.bool)
+
+    def add(self, rows: Tensor, truth: Tensor, weight: Tensor, bias: Tensor) -> None:
+        """Take in what would be uploaded for these rows, whose true h is known."""
+        if not len(rows):
+            return
+        self._seen += 1
+        self._truth[rows] = truth[:, self._coordinates.to(truth.device)].double().cpu()
+        shown = weight[:, self._coordinates.to(weight.device)].double().cpu()
+        if any(len(self._rounds[row]) < BASES for row in rows.tolist()):
+            self._meet(rows, shown)
+        share = 1 / len(rows)
+        observed = torch.cat([bias.double().cpu(), (self._sketch @ shown).flatten()])
+        self._normal[rows[:, None], rows] += share * share
+        self._right[rows] += share * observed
+        # A solution costs N^3: now and then is enough, as more rounds only sharpen it.
+        if self._seen >= self._plan.samples and self._seen % max(1, self._plan.samples // 4) == 0:
+            self._solve()
+
+    def leaked(self) -> float:
+        """Return the share of the samples whose h could be known by now."""
+        return float(self._leaked.double().mean())
+
+    def _meet(self, rows: Tensor, shown: Tensor) -> None:
+        """Intersect the subspaces of each sample's batches, as `exact` does; a first batch that is small is enough."""
+        _, _, basis = torch.linalg.svd(shown, full_matrices=False)
+        self._bases.append(basis[: len(rows)].T)
+        for row in rows.tolist():
+            if len(self._rounds[row]) < BASES:
+                self._rounds[row].append(len(self._bases) - 1)
+        cells: dict[tuple[int, ...], list[int]] = {}
+        for row in rows.tolist():
+            cells.setdefault(tuple(self._rounds[row]), []).append(row)
+        for rounds, members in cells.items():
+            if len(members) > self._cell:
+                continue
+            stacked = torch.cat([self._bases[at] for at in rounds], dim=1)
+            directions = torch.linalg.svd(stacked, full_matrices=False)[0][:, : len(members)]
+            truth = self._truth[members]
+            outside = truth - (truth @ directions) @ directions.T
+            error = outside.norm(dim=1) / truth.norm(dim=1).clamp_min(1e-300)
+            self._leaked[members] |= error < self._error
+
+    def _solve(self) -> None:
+        """Least squares over all rounds: it averages over what a defence adds."""
+        ridge = 1e-9 * float(self._normal.diagonal().mean())
+        eye = torch.eye(len(self._normal), dtype=torch.float64)
+        solved = torch.linalg.solve(self._normal + ridge * eye, self._right)
+        v, own = solved[:, : self._outputs], solved[:, self._outputs :]
+        projected = v @ self._sketch.T
+        own = own.reshape(len(own), len(self._sketch), -1)
+        h = torch.einsum("nqd,nq->nd", own, projected) / projected.square().sum(1, keepdim=True).clamp_min(1e-300)
+        error = (h - self._truth).norm(dim=1) / self._truth.norm(dim=1).clamp_min(1e-300)
+        self._leaked |= error < self._error
