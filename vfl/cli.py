@@ -231,7 +231,7 @@ def list_plugins(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="federation, attack, or matching")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="federation, attack, matching, or defences")],
     out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
     data: Annotated[
@@ -239,7 +239,7 @@ def bench(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
 ) -> None:
-    """Measure: the federation's wire, what the attack `exact` costs, or an iteration of gradient matching."""
+    """Measure: the federation's wire, the attack `exact`, an iteration of gradient matching, or the defences' cost."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name == "federation":
@@ -254,8 +254,12 @@ def bench(
         from bench.matching import bench_matching
 
         bench_matching(out, short)
+    elif name == "defences":
+        from bench.defences import bench_defences
+
+        bench_defences(out, short)
     else:
-        raise UserError(f"cafe bench {name}: choose one of federation, attack, matching")
+        raise UserError(f"cafe bench {name}: choose one of federation, attack, matching, defences")
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from grpc_reflection.v1alpha import reflection
 from protos.codec import MESSAGE_LIMIT_BYTES
 from vfl.errors import UserError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),

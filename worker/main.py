@@ -199,8 +199,15 @@ def defence_plan(config: RunConfig, worker: int, samples: int) -> Plan:
     """Return what a worker's defences are told before the first round."""
     federation = config.federation
     poisson = any(s.name == "indices" and s.options.get("policy") == "poisson" for s in config.defence_of(worker))
-    schedule = "poisson" if poisson else federation.schedule
-    return Plan(worker, samples, federation.batch_size, federation.planned_rounds(samples), schedule, config.seed)
+    return Plan(
+        worker,
+        samples,
+        federation.batch_size,
+        federation.planned_rounds(samples),
+        "poisson" if poisson else federation.schedule,
+        config.seed,
+        federation.workers,
+    )
 
 
 def _start_server(config: RunConfig, options: WorkerOptions, rendezvous: Rendezvous) -> tuple[grpc.Server, int]:

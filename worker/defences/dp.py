@@ -17,14 +17,19 @@ from worker.defences.accountant import (
 from worker.defences.noise import gaussian
 from worker.defences.sizes import clipped
 
+COVERS = (
+    "This worker's uploads. A sample shows in the other workers' too: epsilon_all_workers is for all of them, if they "
+    "add the same noise. The batch losses that the label holder reports are not covered."
+)
+
 
 @defences.register("dp")
 class DifferentialPrivacy(Defence):
     """Clips each upload to an L2 norm and adds Gaussian noise (Abadi et al. 2016, as Jin et al. 2021 apply it).
 
-    The upload is clipped as a whole, so one sample added, removed or replaced moves it by up to twice `clip`: that is the
-    sensitivity, and the noise's standard deviation is noise_multiplier * 2 * clip. `batches` says what epsilon is about:
-    `secret` counts on Poisson batches that the coordinator does not know, `known` on nothing of the kind.
+    The upload is clipped as a whole, so one sample added, removed or replaced moves it by up to twice `clip`: that is
+    the sensitivity, and the noise's standard deviation is noise_multiplier * 2 * clip. `batches` says what epsilon is
+    about: `secret` counts on Poisson batches that the coordinator does not know, `known` on nothing of the kind.
     """
 
     epsilon: float | None = Field(None, gt=0, description="the budget for the whole run; gives the noise multiplier")
@@ -83,6 +88,7 @@ class _Private:
             "clip": self._options.clip,
             "sensitivity": 2 * self._options.clip,
             "neighbours": "one sample added, removed or replaced",
+            "covers": COVERS,
             "rounds": len(self._rounds),
             "warning": self._warning(),
         }

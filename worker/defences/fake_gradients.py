@@ -12,21 +12,21 @@ from vfl.observation import Tensors
 from vfl.seeds import derive
 from worker.defences import Defence, Plan, Played, defences
 from worker.defences.candidates import Candidates
-from worker.defences.ranks import Floats, Places, ranked
+from worker.defences.ranks import Floats, places_in_order
 
 Reading = Literal["matched", "bounded", "unscaled", "printed"]
 
 
 @defences.register("fake_gradients")
 class FakeGradients(Defence):
-    """Uploads the nearest of many random gradients, its entries in the order of the true ones (Jin et al. 2021, Alg. 5).
+    """Uploads the nearest of many random gradients, in the order of the true one (Jin et al. 2021, Algorithm 5).
 
     The candidates are drawn once a run, as the paper's "predefined gradients", and again when none is within `tau`.
     docs/defences.md says what the readings of the algorithm are and why `matched` is the default.
     """
 
     nu: int = Field(1000, ge=1, le=10_000, description="how many candidates are drawn")
-    sigma2: float = Field(1.1, ge=0, description="the variance of their entries, in each tensor's mean square")
+    sigma2: float = Field(1.1, gt=0, description="the variance of their entries, in each tensor's mean square")
     tau: float | None = Field(None, gt=0, description="the largest L2 distance between the nearest and the true one")
     redraws: int = Field(10, ge=0, le=1000, description="how often new candidates are drawn to come within tau")
     reading: Reading = Field("matched", description="how Algorithm 5 is read")
@@ -44,21 +44,15 @@ class _Ranked:
 
     def __init__(self, tensor: Tensor, options: FakeGradients, shuffle: int) -> None:
         self.flat: Floats = tensor.detach().cpu().float().contiguous().numpy().reshape(-1)
-        by_magnitude = options.reading != "matched"
-        self.places: Places
-        self.target: Floats
-        self.places, self.target = ranked(np.abs(self.flat) if by_magnitude else self.flat, shuffle)
-        self.largest = float(np.abs(self.target[[0, -1]]).max()) if len(self.flat) else 0.0
+        self._magnitudes = options.reading in ("bounded", "unscaled")
+        self.places = places_in_order(self.flat if options.reading == "matched" else np.abs(self.flat), shuffle)
         relative = options.reading in ("matched", "bounded")
-        self.scale = options.sigma2**0.5 * (self._rms() if relative else 1.0)
-        if options.reading == "printed":
-            self.target = self.flat[self.places]
+        self.scale = options.sigma2**0.5 * (_rms(self.flat) if relative else 1.0)
 
-    def _rms(self) -> float:
-        if self.largest == 0.0:
-            return 0.0
-        shares = self.flat / np.float32(self.largest)  # squares of small float32 numbers vanish
-        return self.largest * float(np.dot(shares, shares) / len(shares)) ** 0.5
+    def ordered(self) -> Floats:
+        """Return what a candidate is compared with: the entries in order; with magnitudes, their magnitudes."""
+        entries = self.flat[self.places]
+        return np.abs(entries) if self._magnitudes else entries
 
 
 class _Faker:
@@ -109,14 +103,13 @@ class _Faker:
         return curves
 
     def _choose(self, tensors: list[_Ranked], candidates: Candidates) -> tuple[float, list[Floats]]:
-        unit = max((max(one.scale, one.largest) for one in tensors), default=0.0) or 1.0
-        chosen = candidates.nearest([one.scale for one in tensors], [one.target for one in tensors], unit)
+        chosen = candidates.nearest([one.scale for one in tensors], [one.ordered for one in tensors])
         self._chosen.add((self._redraws, chosen))
         curves = candidates.curves(chosen)
         if self._options.tau is None:
             return 0.0, curves
         parts = [
-            np.linalg.norm((np.float32(one.scale) * curve - one.target).astype(np.float64))
+            np.linalg.norm(one.scale * curve.astype(np.float64) - one.ordered())
             for one, curve in zip(tensors, curves, strict=True)
         ]
         return float(np.linalg.norm(parts)), curves
@@ -134,3 +127,10 @@ class _Faker:
         if self._options.zeros == "kept":
             fake[ranking.flat == 0] = 0.0
         return fake
+
+
+def _rms(entries: Floats) -> float:
+    mean = float(np.dot(entries, entries)) / max(1, len(entries))
+    if not 1e-25 < mean < 1e25:  # squares of small float32 numbers vanish
+        mean = float(np.mean(np.square(entries, dtype=np.float64))) if len(entries) else 0.0
+    return float(mean**0.5)

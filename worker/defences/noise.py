@@ -39,6 +39,7 @@ def gaussian(like: Tensor, random: torch.Generator) -> Tensor:
 
 
 def _laplace(like: Tensor, random: torch.Generator) -> Tensor:
-    """Draw Laplace numbers of deviation 1: the difference of two exponential ones, which is never infinite."""
-    pair = torch.empty((2, *like.shape), dtype=torch.float32).exponential_(generator=random)
-    return (pair[0] - pair[1]) * 0.5**0.5
+    """Draw Laplace numbers of deviation 1, by the inverse of their distribution."""
+    uniform = torch.empty(like.shape, dtype=torch.float32).uniform_(-1.0, 1.0, generator=random)
+    size = uniform.abs().clamp_(max=1 - 2**-24).neg_().log1p_()  # the clamp keeps -1 from becoming infinite
+    return size.mul_(-(0.5**0.5)).copysign_(uniform)

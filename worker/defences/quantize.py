@@ -12,8 +12,8 @@ from worker.defences import Defence, Played, defences
 class Quantize(Defence):
     """Rounds each tensor to few values (QSGD, Alistarh et al. 2017; one bit: signs, Bernstein et al. 2018).
 
-    With k > 1 bits the values are 2^k - 1 equally spaced ones from -m to m, m the tensor's largest magnitude; zero is one
-    of them. With one bit every entry becomes its sign times the tensor's mean magnitude; exact zeros stay zero.
+    With k > 1 bits the values are 2^k - 1 equally spaced ones from -m to m, m the tensor's largest magnitude; zero is
+    one of them. With one bit every entry becomes its sign times the tensor's mean magnitude; exact zeros stay zero.
     """
 
     bits: int = Field(8, ge=1, le=16)
@@ -45,4 +45,5 @@ def quantized(tensor: Tensor, bits: int, random: torch.Generator | None) -> Tens
     else:
         drawn = torch.empty(tensor.shape, dtype=torch.float32).uniform_(generator=random)
         rounded = (scaled + drawn.to(scaled)).floor().clamp(-steps, steps)
-    return rounded / steps * largest
+    values: Tensor = rounded / steps * largest
+    return values

@@ -9,15 +9,14 @@ Places = NDArray[np.int64]
 LARGEST = 2**28
 """Of the 29 bits that float64 has more than float32 one stays 0, so that no place rounds a value up."""
 
-_PLACE = np.uint32(LARGEST - 1)
-_VALUE = ~np.uint64(LARGEST - 1)
+_TAG = np.uint32(LARGEST - 1)
 
 
-def ranked(values: Floats, shuffle: int = 1) -> tuple[Places, Floats]:
-    """Return the places of the values in ascending order, and the values so sorted.
+def places_in_order(values: Floats, shuffle: int = 1) -> Places:
+    """Return the places of the values in ascending order.
 
-    Equal values (0 and -0 are equal) come in an order that is fixed by `shuffle`, an odd number: by place * shuffle modulo
-    2^28, upwards for zero and above, downwards below.
+    Equal values (0 and -0 are equal) come in an order that is fixed by `shuffle`, an odd number: by place * shuffle
+    modulo 2^28, upwards for zero and above, downwards below.
     """
     if len(values) > LARGEST:
         raise ValueError(f"{len(values)} entries are too many to rank")
@@ -25,11 +24,10 @@ def ranked(values: Floats, shuffle: int = 1) -> tuple[Places, Floats]:
     bits = words.view(np.uint64)
     tags = np.arange(len(values), dtype=np.uint32)
     tags *= np.uint32(shuffle)
-    tags &= _PLACE
+    tags &= _TAG
     bits |= tags
     words.sort()
     np.copyto(tags, bits, casting="unsafe")
-    tags *= np.uint32(pow(shuffle, -1, LARGEST))
-    tags &= _PLACE
-    bits &= _VALUE
-    return tags.astype(np.int64), words.astype(np.float32)
+    tags *= np.uint32(pow(shuffle, -1, LARGEST))  # whatever is above the tag's bits has no part in those below
+    tags &= _TAG
+    return tags.astype(np.int64)

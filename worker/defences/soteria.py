@@ -28,7 +28,7 @@ class Soteria(Defence):
         2,
         ge=0,
         le=10_000,
-        description="random directions that estimate the derivatives' norms; 0 computes them exactly",
+        description="random directions that estimate the derivatives' norms; 0: exact",
     )
 
     def start(self, plan: Plan) -> "_Pruner":  # noqa: ARG002
@@ -115,4 +115,5 @@ def without(weight: Tensor, r: Tensor, pruned: Tensor) -> Tensor:
     # float64: the Gram matrix squares the condition number of r.
     rows, gradient = r.double(), weight.double()
     v = gradient @ rows.T @ torch.linalg.pinv(rows @ rows.T, rtol=1e-12, hermitian=True)
-    return (gradient - v @ torch.where(pruned, rows, torch.zeros_like(rows))).to(weight)
+    left: Tensor = gradient - v @ torch.where(pruned, rows, torch.zeros_like(rows))
+    return left.to(weight)

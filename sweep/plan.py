@@ -1,0 +1,158 @@
+"""From a sweep's file to its cells: every one a whole config, checked before the first of them runs."""
+
+import hashlib
+import itertools
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sweep.changes import changed
+from sweep.file import Changes, SweepConfig, TableConfig, read_sweep, read_tree
+from vfl.config import RunConfig, apply_change
+from vfl.errors import UserError
+from vfl.registry import explain
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep: its place on the axes (nowhere for a single cell), its config, its folder's name."""
+
+    name: str
+    values: dict[str, str]
+    config: RunConfig
+    folder: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells of a sweep, and how its table is laid out."""
+
+    name: str
+    axes: dict[str, tuple[str, ...]]
+    cells: tuple[Cell, ...]
+    table: TableConfig
+
+
+class Problems:
+    """What is wrong with a sweep, each sentence once with the cells that it is about."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[str]] = {}
+
+    def add(self, sentence: str, cell: str | None = None) -> None:
+        """Note a problem."""
+        self._found.setdefault(sentence, []).extend([cell] if cell else [])
+
+    def raise_if_any(self, path: Path, cells: int) -> None:
+        """End with all problems at once."""
+        if self._found:
+            raise UserError(f"{path}: " + "; ".join(s + _where(names, cells) for s, names in self._found.items()))
+
+
+def load_plan(path: Path, changes: list[str] | None = None) -> Plan:
+    """Read a sweep's file, apply `a.b=c` changes to its base, and lay out the cells."""
+    sweep = read_sweep(path)
+    base = sweep.base if isinstance(sweep.base, dict) else read_tree(path.parent / sweep.base, "config")
+    for change in changes or []:
+        apply_change(base, change)
+    problems = Problems()
+    _check_names(sweep, problems)
+    drafts = _drafts(sweep)
+    if not drafts:
+        problems.add("skip leaves no cell" if sweep.axes else "axes: give at least one axis, or cells")
+    problems.raise_if_any(path, len(drafts))
+    cells = [_cell(base, draft, problems) for draft in drafts]
+    problems.raise_if_any(path, len(drafts))
+    axes = {axis: tuple(values) for axis, values in sweep.axes.items()}
+    return Plan(path.stem, axes, _apart([cell for cell in cells if cell]), sweep.table)
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A cell before its config is checked."""
+
+    name: str
+    values: dict[str, str]
+    changes: tuple[Changes, ...]
+
+
+def _drafts(sweep: SweepConfig) -> list[_Draft]:
+    drafts = []
+    for choice in itertools.product(*sweep.axes.values()) if sweep.axes else ():
+        values = dict(zip(sweep.axes, choice, strict=True))
+        if not any(all(values.get(axis) in named for axis, named in one.items()) for one in sweep.skip):
+            changes = tuple(sweep.axes[axis][value] for axis, value in values.items())
+            drafts.append(_Draft(", ".join(choice), values, changes))
+    return drafts + [_Draft(name, {}, (changes,)) for name, changes in sweep.cells.items()]
+
+
+def _check_names(sweep: SweepConfig, problems: Problems) -> None:
+    for axis, values in sweep.axes.items():
+        if not values:
+            problems.add(f"axes.{axis}: has no values")
+    for number, one in enumerate(sweep.skip):
+        if not one:
+            problems.add(f"skip.{number}: names no axis")
+        for axis, named in one.items():
+            if axis not in sweep.axes:
+                problems.add(_no_axis(f"skip.{number}", axis, sweep))
+            for value in named if axis in sweep.axes else ():
+                if value not in sweep.axes[axis]:
+                    known = ", ".join(sweep.axes[axis])
+                    problems.add(f"skip.{number}.{axis}: there is no value called {value!r}, choose one of {known}")
+    for side in ("rows", "columns"):
+        for axis in getattr(sweep.table, side) or ():
+            if axis not in sweep.axes:
+                problems.add(_no_axis(f"table.{side}", axis, sweep))
+    for axis in set(sweep.table.rows or ()) & set(sweep.table.columns or ()):
+        problems.add(f"table: {axis} cannot be both in rows and in columns")
+    for name in {", ".join(choice) for choice in itertools.product(*sweep.axes.values())} & set(sweep.cells):
+        problems.add(f"cells: {name!r} is the name of a cell of the grid, choose another")
+
+
+def _no_axis(where: str, axis: str, sweep: SweepConfig) -> str:
+    known = f"choose one of {', '.join(sweep.axes)}" if sweep.axes else "the sweep has none"
+    return f"{where}: there is no axis called {axis!r}, {known}"
+
+
+def _cell(base: dict[str, Any], draft: _Draft, problems: Problems) -> Cell | None:
+    tree = base
+    try:
+        for changes in draft.changes:
+            tree = changed(tree, changes)
+        return Cell(draft.name, draft.values, RunConfig.model_validate(tree), _slug(draft))
+    except ValidationError as error:  # a ValueError too, so first
+        problems.add(explain(error), draft.name)
+    except ValueError as error:
+        problems.add(str(error), draft.name)
+    return None
+
+
+def _slug(draft: _Draft) -> str:
+    """Return a folder's name that any file system and shell takes."""
+    parts = [re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.") for part in draft.values.values() or (draft.name,)]
+    return "_".join(part or "x" for part in parts)[:100]
+
+
+def _apart(cells: list[Cell]) -> tuple[Cell, ...]:
+    """Give cells whose folders would be one (`a < b`, `a > b`) folders of their own."""
+    count = Counter(cell.folder.lower() for cell in cells)
+    return tuple(
+        replace(cell, folder=f"{cell.folder}-{hashlib.sha256(cell.name.encode()).hexdigest()[:6]}")
+        if count[cell.folder.lower()] > 1
+        else cell
+        for cell in cells
+    )
+
+
+def _where(names: list[str], cells: int) -> str:
+    if not names:
+        return ""
+    if len(names) == cells > 1:
+        return " (in every cell)"
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f" (cell {'; '.join(names[:3])}{more})" if len(names) == 1 else f" (cells {' | '.join(names[:3])}{more})"

@@ -1,0 +1,77 @@
+"""A sweep's folder: results.csv, results.json, table.md and heatmap.png, each written whole or not at all."""
+
+import csv
+import io
+import json
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sweep.cell import Row
+from sweep.numbers import NUMBERS
+from sweep.picture import save_heatmap
+from sweep.plan import Cell, Plan
+from sweep.show import markdown
+from sweep.table import Rows, Table, pivot
+from vfl.results import write_atomically
+
+FIXED = ("cell", "ended", "error", "seed", "attack.name", "attack.used", *NUMBERS)
+
+
+def write_results(out: Path, plan: Plan, rows: Rows) -> Table:
+    """Write all tables from the rows that there are so far, in the plan's order; return the pivot."""
+    rows = {cell.name: rows[cell.name] for cell in plan.cells if cell.name in rows}
+    table = pivot(plan, rows)
+    _write(out / "results.csv", as_csv(plan, rows))
+    _write(out / "results.json", json.dumps(as_tree(plan, rows), indent=1, allow_nan=False) + "\n")
+    _write(out / "table.md", markdown(plan.name, table, rows))
+    save_heatmap(out / "heatmap.png", plan.name, table)
+    return table
+
+
+def as_csv(plan: Plan, rows: Rows) -> str:
+    """Return one line a cell: its place on the axes, how it ended, its numbers."""
+    text = io.StringIO()
+    # An axis may be called as a number is, say `seed`; both keep their column.
+    headers = {axis: f"axis.{axis}" if axis in FIXED else axis for axis in plan.axes}
+    writer = csv.DictWriter(text, ["cell", *headers.values(), *FIXED[1:]], lineterminator="\n")
+    writer.writeheader()
+    for cell in plan.cells:
+        if cell.name in rows:
+            facts = _facts(cell, rows[cell.name])
+            facts["attack.used"] = " ".join(facts["attack.used"])
+            writer.writerow(facts | {headers[axis]: value for axis, value in cell.values.items()})
+    return text.getvalue()
+
+
+def as_tree(plan: Plan, rows: Rows) -> dict[str, Any]:
+    """Return everything: the versions, the axes, and each cell's row with its config."""
+    return {
+        "sweep": plan.name,
+        "versions": {"cafe-vfl": version("cafe-vfl"), "torch": version("torch"), "python": platform.python_version()},
+        "axes": {axis: list(values) for axis, values in plan.axes.items()},
+        "table": plan.table.model_dump(mode="json"),
+        "planned": len(plan.cells),
+        "rows": [
+            {"axes": cell.values, **_facts(cell, rows[cell.name]), "config": cell.config.model_dump(mode="json")}
+            for cell in plan.cells
+            if cell.name in rows
+        ],
+    }
+
+
+def _facts(cell: Cell, row: Row) -> dict[str, Any]:
+    return {
+        "cell": cell.name,
+        "ended": "complete" if row.complete else "failed",
+        "error": row.error,
+        "seed": cell.config.seed,
+        "attack.name": cell.config.attack.name,
+        "attack.used": list(row.used),
+        **{key: row.numbers.get(key) for key in NUMBERS},
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, lambda target: target.write_text(text, encoding="utf-8"))
