@@ -104,6 +104,9 @@ def work(
         Path | None, typer.Option(help="A file with this worker's own slice; without it the config's data set is cut.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(help="A file with this worker's secret, which its defences draw from.")
+    ] = None,
 ) -> None:
     """Start one worker; it waits for its coordinator and takes part in one run."""
     config = load_config(file, changes)
@@ -118,7 +121,7 @@ def work(
     from worker.main import work as take_part
 
     held = WorkerData.load(data) if data else slice_for(load_data(config), config, worker)
-    finished = take_part(config, held, WorkerOptions(worker, coordinator, listen, advertise, threads))
+    finished = take_part(config, held, WorkerOptions(worker, coordinator, listen, advertise, threads, key_file))
     print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
     for line in defence_lines([finished.defence]):
         print(line, file=sys.stderr)

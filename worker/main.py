@@ -2,6 +2,7 @@
 
 from concurrent import futures
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -24,6 +25,7 @@ from vfl.seeds import seeded
 from vfl.slices import WorkerData
 from worker.defences import Chain, Plan, WithheldError
 from worker.exchange import ExchangeService, Peer, Rendezvous
+from worker.keys import read_key
 from worker.link import Link
 from worker.party import Bottom, Top
 
@@ -43,6 +45,7 @@ class WorkerOptions:
     listen: str = "127.0.0.1:0"
     advertise: str | None = None
     threads: int | None = None
+    key_file: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
         raise UserError(
             f"--listen {options.listen}: say with --advertise HOST:PORT how the others reach the label holder"
         )
+    key = "" if options.key_file is None else read_key(options.key_file, "--key-file")
+    plan = defence_plan(config, options.worker, len(data.x), key)
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -70,7 +75,7 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
     try:
         link.wait_for_coordinator(config.federation.join_timeout)
         link.join(_join_request(data, options, options.advertise or f"{host}:{port}"))
-        return _Rounds(config, data, options.worker, link, rendezvous).run()
+        return _Rounds(config, data, plan, link, rendezvous).run()
     finally:
         link.close()
         server.stop(grace=1.0).wait()
@@ -79,12 +84,12 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
 class _Rounds:
     """The orders of a run, one after the other."""
 
-    def __init__(self, config: RunConfig, data: WorkerData, worker: int, link: Link, rendezvous: Rendezvous) -> None:
-        device = resolve_device(config.device)
+    def __init__(self, config: RunConfig, data: WorkerData, plan: Plan, link: Link, rendezvous: Rendezvous) -> None:
+        device, worker = resolve_device(config.device), plan.worker
         self._config, self._data, self._worker, self._device = config, data, worker, device
         self._link, self._rendezvous = link, rendezvous
         self._timeout = config.federation.round_timeout
-        self._defence = Chain(config.defence_of(worker), defence_plan(config, worker, len(data.x)))
+        self._defence = Chain(config.defence_of(worker), plan)
         model = build_bottom(config.model, data.box.shape, config.seed, worker)
         self._bottom = Bottom(model, data.x, data.x_test, device)
         self._top: Top | None = None
@@ -195,7 +200,7 @@ class _Rounds:
         return [outputs[worker] for worker in sorted(outputs)]
 
 
-def defence_plan(config: RunConfig, worker: int, samples: int) -> Plan:
+def defence_plan(config: RunConfig, worker: int, samples: int, key: str = "") -> Plan:
     """Return what a worker's defences are told before the first round."""
     federation = config.federation
     poisson = any(s.name == "indices" and s.options.get("policy") == "poisson" for s in config.defence_of(worker))
@@ -207,6 +212,7 @@ def defence_plan(config: RunConfig, worker: int, samples: int) -> Plan:
         "poisson" if poisson else federation.schedule,
         config.seed,
         federation.workers,
+        key,
     )
 
 

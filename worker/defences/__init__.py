@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vfl.observation import Tensors
 from vfl.registry import Plugin, PluginSection, Registry
-from vfl.seeds import generator
+from vfl.seeds import derive, generator
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,16 @@ class Plan:
     rounds: int
     schedule: str
     seed: int
+    """The run's, which everybody knows."""
     workers: int | None = None
     """How many take part, where known: a sample's data shows in the uploads of all of them."""
+    key: str = ""
+    """The worker's own secret, if it has one."""
+
+    @property
+    def draws(self) -> int:
+        """Return the seed of what a defence draws; with a key the coordinator cannot know it."""
+        return derive(self.seed, f"key {self.key}") if self.key else self.seed
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,7 @@ class Chain:
             raise WithheldError(self._withheld[1])
         try:
             for place, shield in enumerate(self._shields):
-                random = generator(self._plan.seed, f"defence {place} of worker {self._plan.worker}", number)
+                random = generator(self._plan.draws, f"defence {place} of worker {self._plan.worker}", number)
                 gradients = shield.apply(gradients, Played(number, rows, x, model, random))
         except WithheldError as withheld:
             self._withheld = (number, str(withheld))

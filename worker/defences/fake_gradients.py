@@ -36,7 +36,7 @@ class FakeGradients(Defence):
 
     def start(self, plan: Plan) -> "_Faker":
         """Begin; the candidates are drawn when the sizes of the tensors are known."""
-        return _Faker(self, derive(plan.seed, f"fake gradients of worker {plan.worker}"))
+        return _Faker(self, derive(plan.draws, f"fake gradients of worker {plan.worker}"))
 
 
 class _Ranked:

@@ -7,12 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vfl.errors import UserError
 from vfl.observation import Tensors
 from vfl.seeds import derive, generator
 from worker.defences import Defence, Plan, Played, defences
-
-LEAST_KEY_BYTES = 16
+from worker.keys import read_key
 
 
 @defences.register("indices")
@@ -33,21 +31,8 @@ class Indices(Defence):
 
     def start(self, plan: Plan) -> "_Mapped":
         """Begin with the workers' secret."""
-        return _Mapped(self.policy, plan, derive(plan.seed, f"rows {self._secret()}"), self.key_file is not None)
-
-    def _secret(self) -> str:
-        if self.key_file is None:
-            return ""
-        try:
-            key = self.key_file.read_bytes()
-        except OSError as error:
-            raise UserError(f"defence.key_file: {self.key_file} cannot be read: {error.strerror}") from None
-        if len(key) < LEAST_KEY_BYTES:
-            raise UserError(
-                f"defence.key_file: {self.key_file} holds {len(key)} bytes; give it {LEAST_KEY_BYTES} random ones or "
-                f"more, the same at every worker"
-            )
-        return key.hex()
+        key = "" if self.key_file is None else read_key(self.key_file, "defence.key_file")
+        return _Mapped(self.policy, plan, derive(plan.seed, f"rows {key}"), self.key_file is not None)
 
 
 class _Mapped:

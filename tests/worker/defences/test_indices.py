@@ -70,7 +70,20 @@ def test_a_key_file_makes_the_rows_a_secret_and_is_checked(tmp_path):
     assert "warning" not in chain(key_file=str(tmp_path / "a")).report()["chain"][0]
     assert "give the workers a key_file" in chain().report()["chain"][0]["warning"]
     (tmp_path / "short").write_bytes(b"abc")
-    with pytest.raises(UserError, match="holds 3 bytes; give it 16 random ones"):
+    with pytest.raises(UserError, match="holds 3 bytes; give it 16 random ones or more"):
         chain(key_file=str(tmp_path / "short"))
     with pytest.raises(UserError, match="cannot be read: No such file"):
         chain(key_file=str(tmp_path / "nowhere"))
+
+
+def test_a_worker_with_a_key_of_its_own_draws_what_the_seed_does_not_tell():
+    gradients = {"bottom.weight": torch.ones(4, 4)}
+
+    def uploaded(key):
+        plan = Plan(worker=0, samples=50, batch_size=8, rounds=1, schedule="epochs", seed=5, key=key)
+        noisy = Chain([PluginSection(name="noise")], plan)
+        return noisy.apply(gradients, 1, torch.arange(8), torch.zeros(8, 4), torch.nn.Linear(4, 4))["bottom.weight"]
+
+    assert torch.equal(uploaded("ab"), uploaded("ab"))
+    assert not torch.equal(uploaded("ab"), uploaded(""))
+    assert not torch.equal(uploaded("ab"), uploaded("cd"))
