@@ -39,6 +39,7 @@ attacks: Registry[AttackPlugin] = Registry(
         "attacker.none",
         "attacker.least_squares",
         "attacker.exact",
+        "attacker.adaptive",
         "attacker.cafe",
         "attacker.theory",
         "attacker.rgap",

@@ -1,0 +1,51 @@
+"""Labels from v whose common size is unknown, as clipping leaves it: the size is put right first."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from attacker.exact.cells import Cell
+from attacker.exact.labels import join_workers
+from attacker.exact.matching import common_u, equations
+from attacker.exact.solve import Solved
+from attacker.exact.tails import run_tail, top_jacobian
+from vfl.partition import Shape
+
+
+def labels_of(
+    solved: Sequence[Solved],
+    bottoms: Sequence[nn.Module],
+    layers: Sequence[str],
+    shapes: Sequence[Shape],
+    top: nn.Module,
+) -> Tensor:
+    """Return each sample's label, -1 where unknown: that whose softmax minus label explains all workers' v best."""
+    size = _size(solved, bottoms, layers, shapes, top)
+    rescaled = [Solved(own.h, own.v / size) for own in solved]
+    alone = [Cell((n,), ()) for n in range(len(solved[0].h))]
+    return join_workers(alone, rescaled, bottoms, layers, shapes, top).labels
+
+
+def _size(
+    solved: Sequence[Solved],
+    bottoms: Sequence[nn.Module],
+    layers: Sequence[str],
+    shapes: Sequence[Shape],
+    top: nn.Module,
+) -> float:
+    """Return how many times the softmax minus label that the h predict went into the v, in the median; 1 if unknown."""
+    tails = [
+        run_tail(bottom.double(), layer, shape, own.h)
+        for bottom, layer, shape, own in zip(bottoms, layers, shapes, solved, strict=True)
+    ]
+    tops = top_jacobian(top.double(), [tail.z.shape[1] for tail in tails])
+    if tops is None:
+        return 1.0
+    u = common_u([equations(tail, own.v, one) for tail, own, one in zip(tails, solved, tops, strict=True)])
+    with torch.no_grad():
+        p = torch.softmax(top(torch.cat([tail.z for tail in tails], dim=1)), dim=1)
+    predicted = p - torch.nn.functional.one_hot(u.argmin(dim=1), p.shape[1])
+    ratio = (u * predicted).sum(1) / predicted.square().sum(1)
+    size = float(ratio.nanmedian())
+    return size if 0 < size < float("inf") else 1.0
