@@ -76,13 +76,13 @@ class AveragingAttack:
         bottoms, top = models(self._setting, self._parameters)
         shapes = [box.shape for box in self._setting.boxes]
         fits, solved = [], []
+        for worker in range(self._setting.workers):
+            own = self._solve(worker, progress)
+            fit = rank_one(own.weight, own.bias @ own.directions.T)
+            fits.append(fit)
+            solved.append(self._told_apart(worker, own, fit))
+            progress("steps I and II", worker + 1, self._setting.workers)
         with one_thread():
-            for worker in range(self._setting.workers):
-                own = self._solve(worker, progress)
-                fit = rank_one(own.weight, own.bias @ own.directions.T)
-                fits.append(fit)
-                solved.append(self._told_apart(worker, own, fit))
-                progress("steps I and II", worker + 1, self._setting.workers)
             labels = labels_of(solved, bottoms, self._names, shapes, top)
         certificates = [
             fit.certificate.masked_fill(s.h[:, 0].isnan(), torch.nan) for fit, s in zip(fits, solved, strict=True)

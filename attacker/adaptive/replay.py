@@ -31,6 +31,7 @@ class Kept:
     weight: list[Tensor] = field(default_factory=list)
     bias: list[Tensor] = field(default_factory=list)
     limits: list[tuple[float, float]] = field(default_factory=list)
+    _places: list[Tensor] = field(default_factory=list)
 
     def add(self, weight: Tensor, bias: Tensor, limit: Callable[[Tensor], float]) -> None:
         """Keep a round."""
@@ -43,12 +44,21 @@ class Kept:
         """Return the kept outputs as unit vectors."""
         return torch.eye(self.width, dtype=torch.float64)[self.outputs]
 
+    def uploads(self, part: slice) -> Tensor:
+        """Return some rounds' weight gradients (rounds, entries)."""
+        return torch.stack(self.weight[part]).double().flatten(1)
+
+    def places(self, part: slice) -> Tensor:
+        """Return the places of some rounds' entries in ascending order; they are sorted once."""
+        for at in range(len(self._places), min(part.stop, len(self.weight))):
+            self._places.append(self.weight[at].flatten().argsort().int())
+        return torch.stack(self._places[part]).long()
+
     def weighed(self, matrix: Tensor) -> Own:
         """Return `matrix` (samples, rounds) times the rounds."""
         total = torch.zeros(len(matrix), *self.weight[0].shape, dtype=torch.float64)
         for part in self.chunks():
-            stacked = torch.stack(self.weight[part]).double().flatten(1)
-            total += (matrix[:, part] @ stacked).view_as(total)
+            total += (matrix[:, part] @ self.uploads(part)).view_as(total)
         return Own(total, matrix @ torch.stack(self.bias), self.directions)
 
     def products(self) -> Tensor:
@@ -114,7 +124,7 @@ def _first(kept: Kept, inverse: Tensor, kind: Kind) -> Own:
     """Return plain least squares on the first guesses."""
     weight = torch.zeros(len(inverse), *kept.weight[0].shape, dtype=torch.float64)
     for part in kept.chunks():
-        guess = kind.first(torch.stack(kept.weight[part]).double().flatten(1))
+        guess = kind.first(kept.uploads(part))
         weight += (inverse[:, part] @ guess).view_as(weight)
     return Own(weight, inverse @ kind.first(torch.stack(kept.bias)), kept.directions)
 
@@ -126,12 +136,13 @@ def _step(kept: Kept, matrix: Tensor, inverse: Tensor, kind: Kind, at: _Estimate
     limits = torch.tensor(kept.limits, dtype=torch.float64)
     for part in kept.chunks():
         predicted = matrix[part] @ own.weight.flatten(1)
-        upload = torch.stack(kept.weight[part]).double().flatten(1)
+        upload = kept.places(part) if kind.by_order else kept.uploads(part)
         left = kind.consistent(upload, predicted, limits[part, :1]) - predicted
         weight += (inverse[:, part] @ left).view_as(weight)
         misfit += float(left.square().sum())
     predicted = matrix @ own.bias
-    left = kind.consistent(torch.stack(kept.bias), predicted, limits[:, 1:]) - predicted
+    bias = torch.stack(kept.bias)
+    left = kind.consistent(bias.argsort(1) if kind.by_order else bias, predicted, limits[:, 1:]) - predicted
     return Own(weight, own.bias + inverse @ left, kept.directions), misfit
 
 

@@ -48,6 +48,8 @@ class Kind:
     """Of uploads, predictions (rounds, entries) and limits (rounds, 1): the nearest gradients that explain uploads."""
     first: Callable[[Tensor], Tensor] = lambda upload: upload
     """The first guess at gradients (rounds, entries) from uploads."""
+    by_order: bool = False
+    """Whether the order of the uploaded entries is all that counts: `consistent` then gets their places in order."""
     keeps_scale: bool = True
     """Whether entries keep their size; else only the tensor's root mean square, which is then its limit, says it."""
 
@@ -81,9 +83,9 @@ def root_mean_square(tensor: Tensor) -> float:
     return float(tensor.double().square().mean().sqrt())
 
 
-def in_order(upload: Tensor, predicted: Tensor, limit: Tensor) -> Tensor:  # noqa: ARG001
-    """Give the predicted values, sorted, to the entries in the order of the uploaded ones."""
-    return torch.empty_like(predicted).scatter_(1, upload.argsort(1), predicted.sort(1).values)
+def in_order(places: Tensor, predicted: Tensor, limit: Tensor) -> Tensor:  # noqa: ARG001
+    """Give the predicted values, sorted, to the places of the uploaded ones in ascending order."""
+    return torch.empty_like(predicted).scatter_(1, places, predicted.sort(1).values)
 
 
 def laplace(upload: Tensor) -> Tensor:
@@ -91,7 +93,10 @@ def laplace(upload: Tensor) -> Tensor:
     count = upload.shape[1]
     share = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     values = torch.where(share < 0.5, (2 * share).log(), -(2 - 2 * share).log()) / 2**0.5
-    return in_order(upload, values.expand(len(upload), -1), upload) * upload.square().mean(1, keepdim=True).sqrt()
+    return (
+        in_order(upload.argsort(1), values.expand(len(upload), -1), upload)
+        * upload.square().mean(1, keepdim=True).sqrt()
+    )
 
 
 def nothing(tensor: Tensor) -> float:  # noqa: ARG001
@@ -103,5 +108,5 @@ KINDS = {
     "prune": Kind(smallest_sent, not_sent_is_small),
     "quantize": Kind(step_of, within(0.5)),
     "quantize stochastic": Kind(step_of, within(1.0)),
-    "fake_gradients": Kind(root_mean_square, in_order, laplace, keeps_scale=False),
+    "fake_gradients": Kind(root_mean_square, in_order, laplace, by_order=True, keeps_scale=False),
 }

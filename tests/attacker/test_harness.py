@@ -43,6 +43,7 @@ class Case:
 CASES: dict[str, Case] = {
     "least_squares": Case(exact=True),
     "exact": Case(exact=True),
+    "averaging": Case(exact=True),
     "theory": Case({"disaggregate": True}, exact=True),
     "rgap": Case({"disaggregate": True}, PluginSection(name="strided_cnn", channels=(4, 6, 8)), exact=True),
     "bn": Case(model=PluginSection(name="cafe_cnn", batch_norm=True, fc1=8, fc2=6, output=4)),
