@@ -4,13 +4,13 @@ import os
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from vfl.config import RunConfig, apply_change, load_config, parse_config
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
+from vfl.stop import interrupt, stopped
 
 if TYPE_CHECKING:
     from vfl.registry import Registry
@@ -267,7 +267,7 @@ def bench(
 
 def main() -> None:
     """Run the command; bad input ends with one sentence and exit code 2, never with a traceback."""
-    signal.signal(signal.SIGINT, _interrupted)
+    signal.signal(signal.SIGINT, interrupt)
     try:
         code = app(standalone_mode=False)
     except CafeError as error:
@@ -275,23 +275,15 @@ def main() -> None:
     except OSError as error:
         _end(RunFailedError(f"{error.filename or 'a file'} cannot be written or read: {error.strerror or error}"))
     except BaseException as error:
-        if _stopped:  # whatever came of it: an import cut in two fails in the oddest ways
+        if stopped():  # whatever came of it: an import cut in two fails in the oddest ways
             _end(InterruptedRunError("stopped"))
         usage = getattr(error, "format_message", None)  # a click error: a wrong option or argument
         if usage is None:
             raise
         _end(UserError(f"{usage()} Try cafe --help."))
-    if _stopped:
+    if stopped():
         _end(InterruptedRunError("stopped"))
     raise SystemExit(code or 0)
-
-
-_stopped: list[int] = []
-
-
-def _interrupted(number: int, _frame: FrameType | None) -> None:
-    _stopped.append(number)
-    raise KeyboardInterrupt
 
 
 def _end(error: CafeError) -> NoReturn:

@@ -3,7 +3,7 @@
 import multiprocessing
 import signal
 import threading
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 
 PRELOAD = ["vfl.launch", "vfl.cli"]
@@ -22,9 +22,11 @@ def warm_up() -> None:
     if threading.current_thread() is not threading.main_thread():
         forkserver.ensure_running()
         return
-    # Ctrl-C reaches the whole group: what is still importing would end in a traceback. The parent stops its children.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches the whole group: what is still importing would end in a traceback. Blocked here, it is blocked in
+    # the fork server and its children for ever, and reaches this process, which stops them, a moment later.
+    resource_tracker.ensure_running()  # first: it unblocks what it blocks itself
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -33,6 +33,7 @@ from vfl.partition import partition
 from vfl.progress import Reporter
 from vfl.results import load_summary, save_summary
 from vfl.slices import WorkerData, write_slices
+from vfl.stop import honour
 from worker.defences import Chain
 from worker.main import Finished, WorkerOptions, defence_plan, work
 
@@ -113,6 +114,7 @@ def worker_threads(workers: int) -> int:
 
 
 def _start_and_wait(config: RunConfig, slices: list[Path], out: Path, quiet: bool, children: "_Children") -> None:
+    honour()
     threads = worker_threads(config.federation.workers)
     options = ServeOptions(out=out, threads=threads, stop_signals=(signal.SIGTERM,))
     coordinator = children.start("coordinator", _coordinate, config, options, quiet)
@@ -122,6 +124,7 @@ def _start_and_wait(config: RunConfig, slices: list[Path], out: Path, quiet: boo
     for worker, path in enumerate(slices):
         told = WorkerOptions(worker=worker, coordinator=address, threads=threads)
         children.start(f"worker {worker}", _work, config, path, told)
+    honour()
     outcome = children.wait_for(coordinator)
     if outcome.code:
         raise _error(children.root_cause(outcome))
