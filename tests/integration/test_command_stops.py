@@ -85,6 +85,14 @@ def test_ctrl_c_on_the_terminal_during_recovery_keeps_the_rounds(config, tmp_pat
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["rounds"] == 80
 
 
+def run_program(text: str, folder: Path) -> subprocess.CompletedProcess:
+    """A Python program in a process of its own that finds the project."""
+    (folder / "program.py").write_text(text)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(Path.cwd())])}
+    command = [sys.executable, "-m", "program"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
 def test_ctrl_c_in_the_middle_of_an_import_ends_with_the_exit_code_of_ctrl_c(tmp_path):
     # Modules run `exec` as they are imported (dataclasses do); Python treats a Ctrl-C there in a way of its own.
     program = """
@@ -93,14 +101,7 @@ import vfl.cli
 vfl.cli.app = lambda standalone_mode: exec("os.kill(os.getpid(), signal.SIGINT)")
 vfl.cli.main()
 """
-    (tmp_path / "program.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "-m", "program"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = run_program(program, tmp_path)
     assert (done.returncode, done.stderr) == (130, "cafe: stopped\n")
 
 
@@ -134,14 +135,7 @@ vfl.launch.check = check
 sys.argv = ["cafe", "run", {str(config)!r}, "--out", {str(tmp_path / "out")!r}, "--set", "federation.epochs=100000"]
 vfl.cli.main()
 """
-    (tmp_path / "program.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "-m", "program"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path.cwd())])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = run_program(program, tmp_path)
     assert done.returncode == 130, done.stderr
     assert "cafe: stopped" in done.stderr
 
