@@ -13,14 +13,12 @@ from rich.table import Table
 from attacker.interface import attacks
 from bench.beside_paper import beside_paper, show
 from bench.one_process import observations
+from bench.trial import score, trial_setting
 from vfl.config import TrainingConfig
 from vfl.datasets import Data, datasets
-from vfl.observation import Setting
-from vfl.partition import assemble, partition
-from vfl.referee import best_order, score_images
 from vfl.registry import PluginSection
 
-WORKERS, BATCH_SIZE = 4, 40
+BATCH_SIZE = 40
 
 
 @dataclass
@@ -69,17 +67,8 @@ def _load(source: Path | None, samples: int) -> Data:
 
 def _measure(data: Data, epochs: int, say: Callable[[str], None]) -> dict[str, Any]:
     samples = len(data.x)
-    setting = Setting(
-        model=PluginSection(name="cafe_cnn"),
-        boxes=tuple(partition(data.sample_shape, WORKERS)),
-        classes=data.classes,
-        samples=samples,
-        batch_size=min(BATCH_SIZE, samples // 4),
-        schedule="epochs",
-        rounds=epochs * -(-samples // min(BATCH_SIZE, samples // 4)),
-        frozen=True,
-        seed=0,
-    )
+    batch_size = min(BATCH_SIZE, samples // 4)
+    setting = trial_setting(data, batch_size, "epochs", epochs * -(-samples // batch_size))
     attack = attacks.build(PluginSection(name="exact")).start(setting)
     observing = 0.0
     for observation in observations(setting, data.x, data.y, TrainingConfig()):
@@ -88,19 +77,10 @@ def _measure(data: Data, epochs: int, say: Callable[[str], None]) -> dict[str, A
         observing += time.monotonic() - began
     say(f"{samples} samples: {setting.rounds} rounds observed, recovering")
     watch = Stopwatch()
-    recovery = attack.recover(watch)
-    assert recovery.slices is not None
-    x = assemble(setting.boxes, list(recovery.slices)).nan_to_num(0.5)
-    cell = recovery.cell_of(samples)
-    order = best_order(x, data.x, cell)
-    labels = None if recovery.labels is None else float((recovery.labels[order] == data.y).float().mean())
-    return {
-        "samples": samples,
-        "rounds": setting.rounds,
-        "seconds": {"observing": observing, **watch.seconds},
-        "label_accuracy": labels,
-        **score_images(x[order], data.x),
-    }
+    scores = score(attack.recover(watch), setting, data)
+    assert scores is not None
+    seconds = {"observing": observing, **watch.seconds}
+    return {"samples": samples, "rounds": setting.rounds, "seconds": seconds, **scores}
 
 
 def _print(name: str, epochs: int, results: list[dict[str, Any]]) -> None:

@@ -5,15 +5,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
-from attacker.interface import Attack, attacks, silent
+from attacker.interface import attacks, silent
 from bench.one_process import observations
+from bench.trial import score, trial_setting
 from vfl.config import TrainingConfig
 from vfl.datasets import Data
-from vfl.observation import Setting
-from vfl.partition import assemble, partition
-from vfl.referee import best_order, score_images
 from vfl.registry import PluginSection
 
 TARGET = 30.0
@@ -51,17 +48,7 @@ def beside_paper(data: Data, batch_size: int, rounds: int) -> list[dict[str, Any
 def _race(
     name: str, section: PluginSection, schedule: str, data: Data, batch_size: int, rounds: int, looks: int
 ) -> dict[str, Any]:
-    setting = Setting(
-        model=PluginSection(name="cafe_cnn"),
-        boxes=tuple(partition(data.sample_shape, 4)),
-        classes=data.classes,
-        samples=len(data.x),
-        batch_size=batch_size,
-        schedule=schedule,
-        rounds=rounds,
-        frozen=True,
-        seed=0,
-    )
+    setting = trial_setting(data, batch_size, schedule, rounds)
     attack = attacks.build(section).start(setting)
     every = max(1, rounds // looks)
     seconds, reached, psnr = 0.0, None, float("nan")
@@ -69,22 +56,15 @@ def _race(
         began = time.monotonic()
         attack.observe(observation)
         if observation.round % every == 0 or observation.round == rounds:
-            x = _estimate(attack, setting, data)
+            recovery = attack.recover(silent)
             seconds += time.monotonic() - began
-            psnr = float("nan") if x is None else score_images(x, data.x)["psnr_mean"]
+            scores = score(recovery, setting, data)
+            psnr = float("nan") if scores is None else scores["psnr_mean"]
             if psnr >= TARGET and reached is None:
                 reached = {"rounds": observation.round, "seconds": seconds}
         else:
             seconds += time.monotonic() - began
     return {"attack": name, "reached": reached, "rounds": rounds, "seconds": seconds, "psnr_mean": psnr}
-
-
-def _estimate(attack: Attack, setting: Setting, data: Data) -> Tensor | None:
-    recovery = attack.recover(silent)
-    if recovery.slices is None:
-        return None
-    x = assemble(setting.boxes, list(recovery.slices)).nan_to_num(0.5)
-    return x[best_order(x, data.x, recovery.cell_of(setting.samples))]
 
 
 def show(results: list[dict[str, Any]], samples: int, batch_size: int) -> None:

@@ -16,7 +16,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 
 def cafe(*arguments, **options) -> subprocess.CompletedProcess:
     command = [*CAFE, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, env=ENVIRONMENT, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, env=ENVIRONMENT, **options)
 
 
 def ours(tag: str) -> list[psutil.Process]:
@@ -31,7 +31,7 @@ def ours(tag: str) -> list[psutil.Process]:
     return found
 
 
-def nothing_left(tag: str, seconds: float = 20) -> bool:
+def nothing_left(tag: str, seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if not ours(tag):
@@ -54,7 +54,7 @@ def _heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=150):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

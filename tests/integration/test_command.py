@@ -87,7 +87,7 @@ def test_a_worker_with_another_model_says_so(config, tmp_path):
     assert "is the config's model section the same on both?" in other.stderr
     assert "Traceback" not in other.stderr
     for process in (serve, worker):
-        _, words = process.communicate(timeout=60)
+        _, words = process.communicate(timeout=150)
         assert process.returncode == 1
         assert "worker 1 left" in words
 
@@ -106,7 +106,7 @@ def by_hand(config, folder, order, tag):
     words, _ = serve.communicate(timeout=120)
     assert serve.returncode == 0
     for process in workers:
-        process.communicate(timeout=60)
+        process.communicate(timeout=150)
         assert process.returncode == 0
     return words, list(Transcript(folder / "transcript"))
 
@@ -136,7 +136,7 @@ def test_a_worker_with_other_samples_is_told_so_and_the_right_one_may_follow(con
     right = cafe("work", config, "--id", 1, "--coordinator", address, *changes)
     assert right.returncode == 0, right.stderr
     for process in (serve, first):
-        process.communicate(timeout=60)
+        process.communicate(timeout=150)
         assert process.returncode == 0
     assert nothing_left(tag)
 

@@ -24,7 +24,7 @@ def test_ctrl_c_stops_everything_and_keeps_what_is_done(config, tmp_path):
     process = long_run(config, out, tag := f"interrupt-{os.getpid()}")
     assert len(ours(tag)) >= 6
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=60)
+    _, words = process.communicate(timeout=150)
     assert process.returncode == 130
     assert "stopped" in words
     assert "Traceback" not in words
@@ -78,7 +78,7 @@ def test_ctrl_c_on_the_terminal_during_recovery_keeps_the_rounds(config, tmp_pat
     process = start(*odd(config, "nowhere"), tag=tag, cwd=tmp_path, start_new_session=True)
     wait_for(lambda: (tmp_path / "recovering").exists())
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
-    _, words = process.communicate(timeout=60)
+    _, words = process.communicate(timeout=150)
     assert process.returncode == 130
     assert "Traceback" not in words
     assert nothing_left(tag)
@@ -148,7 +148,7 @@ def test_ctrl_c_while_everything_starts_ends_quietly(config, tmp_path, after):
     )
     time.sleep(after)
     os.killpg(process.pid, signal.SIGINT)
-    _, words = process.communicate(timeout=60)
+    _, words = process.communicate(timeout=150)
     if process.returncode == 130:
         assert "Traceback" not in words
     else:  # Python itself was still starting, and ends as Python does
@@ -162,7 +162,7 @@ def test_sigterm_cleans_up_as_ctrl_c_does(config, tmp_path):
     before = set(Path(tempfile.gettempdir()).glob("cafe-slices-*"))
     process = long_run(config, out, tag := f"term-{os.getpid()}")
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=150)
     assert process.returncode == 130
     assert nothing_left(tag)
     assert json.loads((out / "summary.json").read_text())["rounds"] >= 3
@@ -173,7 +173,7 @@ def test_a_worker_that_waits_for_its_coordinator_can_be_stopped(config):
     process = start("work", config, "--id", 0, "--coordinator", "127.0.0.1:9", tag="waiting")
     time.sleep(6)
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=30)
+    _, words = process.communicate(timeout=150)
     assert process.returncode == 130
     assert "cafe: stopped" in words
 
@@ -200,5 +200,5 @@ def test_when_a_process_is_killed_the_run_ends_with_a_sentence_and_nothing_is_le
 def test_when_the_command_itself_is_killed_nothing_is_left(config, tmp_path):
     process = long_run(config, tmp_path / "out", tag := f"orphan-{os.getpid()}")
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=150)
     assert nothing_left(tag)

@@ -2,8 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from attacker.interface import attacks
 from vfl.config import apply_change, load_config
+from vfl.datasets import datasets
 from vfl.errors import UserError
+from vfl.models import models
 
 GOOD = """
 data: {name: digits, samples: 20}
@@ -68,6 +71,12 @@ def test_changes_make_sections_that_are_not_there():
     assert tree == {"attack": {"name": "exact"}}
 
 
-def test_every_example_config_is_valid():
-    for path in (Path(__file__).parents[2] / "configs").rglob("*.yaml"):
-        assert load_config(path).federation.workers >= 1
+EXAMPLES = Path(__file__).parents[2] / "configs"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: str(path.relative_to(EXAMPLES)))
+def test_every_example_config_is_valid(path):
+    config = load_config(path)
+    assert config.federation.workers >= 1
+    for registry, section in ((datasets, config.data), (models, config.model), (attacks, config.attack)):
+        registry.build(section)  # its options too
