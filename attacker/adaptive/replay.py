@@ -54,6 +54,10 @@ class Kept:
             self._places.append(self.weight[at].flatten().argsort().int())
         return torch.stack(self._places[part]).long()
 
+    def forget_places(self) -> None:
+        """Free the memory of what can be sorted again."""
+        self._places.clear()
+
     def weighed(self, matrix: Tensor) -> Own:
         """Return `matrix` (samples, rounds) times the rounds."""
         total = torch.zeros(len(matrix), *self.weight[0].shape, dtype=torch.float64)
@@ -97,6 +101,7 @@ def fill_in(kept: Kept, matrix: Tensor, kind: Kind, iterations: int, tick: Calla
         before, estimate = estimate, _Estimate.of(own, kept.outputs)
         momentum = momentum + 1 if misfit <= last else 0
         last = misfit
+    kept.forget_places()
     return own if kind.keeps_scale else _rescaled(kept, matrix, own)
 
 
