@@ -26,7 +26,7 @@ class Entry:
     def text(self, number: Number) -> str:
         """Write the value, or why there is none."""
         if self.state != "done":
-            return self.state
+            return "·" if self.state == "skipped" else self.state
         return "no value" if self.value is None else number.text(self.value)
 
 

@@ -70,7 +70,7 @@ def test_what_is_missing_says_why(tmp_path):
     plan = planned(tmp_path, axes=AXES, skip=[{"defence": "none", "attack": "cafe"}])
     table = pivot(plan, {"none, exact": row()})
     assert [[entry.text(table.number) for entry in line.entries] for line in table.lines] == [
-        ["no value", "skipped"],
+        ["no value", "·"],
         ["not run", "not run"],
     ]
 
