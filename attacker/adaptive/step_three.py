@@ -32,7 +32,10 @@ def invert_inexact(
     smoothness: float,
     progress: Callable[[int, int], None],
 ) -> Tensor:
-    """Return data (samples, *shape) with representations near h, which is off by about `error`, relative."""
+    """Return data (samples, *shape) with representations near h, which is off by about `error`, relative.
+
+    With a smoothness of 0 it stops where the plain inversion ends, which is several times as fast.
+    """
     x = torch.full((len(h), *shape), torch.nan)
     known = h.isfinite().all(dim=1)
     off = error.double()
@@ -49,7 +52,7 @@ def invert_inexact(
         x[members] = found.x.float().cpu()
         off[members] = torch.maximum(off[members], found.residual.double().cpu())
         done += len(members)
-    rough = (known & (off >= EXACT)).nonzero()[:, 0]
+    rough = (known & (off >= EXACT) & (smoothness > 0)).nonzero()[:, 0]
     progress(2 * len(h) - len(rough), 2 * len(h))
     for number, some in enumerate(rough.split(32) if len(rough) else ()):
         progress(2 * len(h) - len(rough) + 32 * number, 2 * len(h))

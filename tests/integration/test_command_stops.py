@@ -37,7 +37,6 @@ def test_ctrl_c_stops_everything_and_keeps_what_is_done(config, tmp_path):
 
 PLUGIN = """
 import time
-from multiprocessing import forkserver
 from pathlib import Path
 from attacker.interface import AttackPlugin, Recovery
 
