@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacker.exact.factors import Factors
-from attacker.exact.subspaces import common, inputs_side
+from attacker.exact.subspaces import common, inputs_side, outputs_side
 from vfl.errors import UserError
 
 
@@ -34,7 +34,8 @@ def relink(factors: Sequence[Sequence[Factors]], first_epoch: int) -> list[Tenso
 
 def _shared(own: Sequence[Factors], first_epoch: int) -> Tensor:
     """Return how many samples each batch of the first epoch shares with each of the second."""
-    sides = [inputs_side(one) for one in own]
+    inputs, outputs = len(own[0].left), len(own[0].right)
+    sides = [inputs_side(one) if inputs >= outputs else outputs_side(one) for one in own]
     before, after = sides[:first_epoch], sides[first_epoch:]
     return torch.tensor([[common([a, b]).shape[1] for b in after] for a in before])
 
