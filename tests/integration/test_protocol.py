@@ -17,6 +17,7 @@ from protos import coordinator_pb2_grpc
 from protos.codec import Assembler, announce, chunks
 from protos.coordinator_pb2 import Evaluation, JoinRequest, Slice, UploadHeader, UploadPart
 from protos.tensors_pb2 import Chunk
+from vfl.network import PROTOCOL_VERSION
 
 CONFIG = """
 data: {{name: digits}}
@@ -73,7 +74,7 @@ def coordinator(tmp_path) -> Iterator[RawCoordinator]:
 def join_request(worker, /, **changes):
     half = Slice(sample_shape=[8], start=[4 * worker], stop=[4 * worker + 4])
     values = {
-        "protocol_version": 1,
+        "protocol_version": PROTOCOL_VERSION,
         "worker": worker,
         "slice": half,
         "samples": 12,
@@ -152,7 +153,7 @@ def finish(coordinator, workers, first=1):
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"protocol_version": 99}, "FAILED_PRECONDITION", "speaks protocol version 99, this coordinator 1"),
+        ({"protocol_version": 99}, "FAILED_PRECONDITION", "speaks protocol version 99, this coordinator 2"),
         ({"ids_digest": b"other"}, "FAILED_PRECONDITION", "same samples in the same order as worker 0"),
         ({"samples": 13}, "FAILED_PRECONDITION", "worker 1 holds 13 samples .* worker 0 12"),
         ({"worker": 0, "classes": 3}, "ALREADY_EXISTS", "worker 0 has already joined"),
