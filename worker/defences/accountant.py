@@ -1,11 +1,10 @@
-"""What differential privacy a series of Gaussian uploads gives, with and without amplification by sampling."""
+"""What differential privacy a series of Gaussian uploads gives, with and without amplification by sampling.
+
+scipy is imported where it is needed: that takes a second, and every worker imports this module.
+"""
 
 import math
 from typing import Any
-
-from scipy.optimize import brentq
-from scipy.special import log_ndtr
-from scipy.stats import binom
 
 from vfl.errors import UserError
 
@@ -18,6 +17,9 @@ UNLIKELY = 1e-6
 
 def gaussian_epsilon(noise_multiplier: float, uploads: int, delta: float) -> float:
     """Return the exact epsilon of `uploads` Gaussian uploads (Balle and Wang 2018); no sampling helps it."""
+    from scipy.optimize import brentq
+    from scipy.special import log_ndtr
+
     if uploads == 0:
         return 0.0
     shift = math.sqrt(uploads) / noise_multiplier
@@ -36,6 +38,8 @@ def gaussian_epsilon(noise_multiplier: float, uploads: int, delta: float) -> flo
 
 def gaussian_multiplier(epsilon: float, uploads: int, delta: float) -> float:
     """Return the smallest noise multiplier with which so many uploads keep epsilon."""
+    from scipy.optimize import brentq
+
     low = high = 1.0
     while gaussian_epsilon(high, uploads, delta) > epsilon:
         high *= 2
@@ -73,6 +77,8 @@ def sampled_multiplier(epsilon: float, rate: float, rounds: int, delta: float) -
 
 def participations(schedule: str, samples: int, batch_size: int, rounds: int) -> int:
     """Return how many rounds a sample takes part in at most; for random schedules, but for a chance of 1e-6."""
+    from scipy.stats import binom
+
     if schedule in ("epochs", "orthogonal"):
         return -(-rounds // -(-samples // batch_size))
     rate = min(1.0, batch_size / samples)
