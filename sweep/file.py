@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field, ValidationError, field_validator
 
 from sweep.numbers import NUMBERS
-from vfl.config import Section
+from vfl.config import Section, read_tree
 from vfl.errors import UserError
 from vfl.registry import explain
 
@@ -40,6 +39,7 @@ class SweepConfig(Section):
     base: str | dict[str, Any]
     axes: dict[str, dict[str, Changes]] = Field(default_factory=dict)
     skip: tuple[dict[str, tuple[str, ...]], ...] = ()
+    only: tuple[dict[str, tuple[str, ...]], ...] = ()
     cells: dict[str, Changes] = Field(default_factory=dict)
     table: TableConfig = TableConfig()
 
@@ -62,35 +62,20 @@ class SweepConfig(Section):
     def _named_cells(cls, cells: Any) -> Any:
         return {_name(cell): _changes(given) for cell, given in cells.items()} if isinstance(cells, dict) else cells
 
-    @field_validator("skip", mode="before")
+    @field_validator("skip", "only", mode="before")
     @classmethod
-    def _listed(cls, skip: Any) -> Any:
-        if not isinstance(skip, list) or not all(isinstance(one, dict) for one in skip):
-            return skip
-        return [{_name(axis): _names(given) for axis, given in one.items()} for one in skip]
+    def _listed(cls, entries: Any) -> Any:
+        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+            return entries
+        return [{_name(axis): _names(given) for axis, given in one.items()} for one in entries]
 
 
 def read_sweep(path: Path) -> SweepConfig:
     """Read a sweep's file."""
     try:
-        return SweepConfig.model_validate(read_tree(path, "sweep"))
+        return SweepConfig.model_validate(read_tree(path, "sweep", "experiments/"))
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error)}") from None
-
-
-def read_tree(path: Path, kind: str) -> dict[str, Any]:
-    """Read a YAML file that holds keys."""
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"the {kind} file {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"the {kind} file {path} is not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"the {kind} file {path} is not YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(tree, dict):
-        raise UserError(f"the {kind} file {path} holds no keys; see experiments/ for examples")
-    return tree
 
 
 def _values(axis: str, given: Any) -> Any:

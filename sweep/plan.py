@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from sweep.changes import changed
-from sweep.file import Changes, SweepConfig, TableConfig, read_sweep, read_tree
-from vfl.config import RunConfig, apply_change
+from sweep.file import Changes, SweepConfig, TableConfig, read_sweep
+from vfl.config import RunConfig, apply_change, read_tree
 from vfl.errors import UserError
 from vfl.registry import explain
 
@@ -56,14 +56,14 @@ class Problems:
 def load_plan(path: Path, changes: list[str] | None = None) -> Plan:
     """Read a sweep's file, apply `a.b=c` changes to its base, and lay out the cells."""
     sweep = read_sweep(path)
-    base = sweep.base if isinstance(sweep.base, dict) else read_tree(path.parent / sweep.base, "config")
+    base = sweep.base if isinstance(sweep.base, dict) else read_tree(path.parent / sweep.base, "config", "configs/")
     for change in changes or []:
         apply_change(base, change)
     problems = Problems()
     _check_names(sweep, problems)
     drafts = _drafts(sweep)
     if not drafts:
-        problems.add("skip leaves no cell" if sweep.axes else "axes: give at least one axis, or cells")
+        problems.add("skip and only leave no cell" if sweep.axes else "axes: give at least one axis, or cells")
     problems.raise_if_any(path, len(drafts))
     cells = [_cell(base, draft, problems) for draft in drafts]
     problems.raise_if_any(path, len(drafts))
@@ -84,26 +84,40 @@ def _drafts(sweep: SweepConfig) -> list[_Draft]:
     drafts = []
     for choice in itertools.product(*sweep.axes.values()) if sweep.axes else ():
         values = dict(zip(sweep.axes, choice, strict=True))
-        if not any(all(values.get(axis) in named for axis, named in one.items()) for one in sweep.skip):
+        if not _left_out(values, sweep):
             changes = tuple(sweep.axes[axis][value] for axis, value in values.items())
             drafts.append(_Draft(", ".join(choice), values, changes))
     return drafts + [_Draft(name, {}, (changes,)) for name, changes in sweep.cells.items()]
+
+
+def _left_out(values: dict[str, str], sweep: SweepConfig) -> bool:
+    """Tell whether `skip` names a cell, or `only` keeps one of its values for other cells."""
+    if any(_fits(values, one) for one in sweep.skip):
+        return True
+    about = [one for one in sweep.only if _fits(values, dict([next(iter(one.items()))]))]
+    return bool(about) and not any(_fits(values, one) for one in about)
+
+
+def _fits(values: dict[str, str], one: dict[str, tuple[str, ...]]) -> bool:
+    return all(values.get(axis) in named for axis, named in one.items())
 
 
 def _check_names(sweep: SweepConfig, problems: Problems) -> None:
     for axis, values in sweep.axes.items():
         if not values:
             problems.add(f"axes.{axis}: has no values")
-    for number, one in enumerate(sweep.skip):
+    entries = [(f"skip.{number}", one) for number, one in enumerate(sweep.skip)]
+    entries += [(f"only.{number}", one) for number, one in enumerate(sweep.only)]
+    for where, one in entries:
         if not one:
-            problems.add(f"skip.{number}: names no axis")
+            problems.add(f"{where}: names no axis")
         for axis, named in one.items():
             if axis not in sweep.axes:
-                problems.add(_no_axis(f"skip.{number}", axis, sweep))
+                problems.add(_no_axis(where, axis, sweep))
             for value in named if axis in sweep.axes else ():
                 if value not in sweep.axes[axis]:
                     known = ", ".join(sweep.axes[axis])
-                    problems.add(f"skip.{number}.{axis}: there is no value called {value!r}, choose one of {known}")
+                    problems.add(f"{where}.{axis}: there is no value called {value!r}, choose one of {known}")
     for side in ("rows", "columns"):
         for axis in getattr(sweep.table, side) or ():
             if axis not in sweep.axes:

@@ -129,21 +129,25 @@ class RunConfig(Section):
 
 def load_config(path: Path, changes: list[str] | None = None) -> RunConfig:
     """Read a config file and apply `a.b=c` changes to it."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"the config file {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"the config file {path} is not UTF-8 text") from None
-    try:
-        tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(f"the config file {path} is not YAML: {_one_line(error)}") from None
-    if not isinstance(tree, dict):
-        raise UserError(f"the config file {path} holds no keys; see configs/ for examples")
+    tree = read_tree(path, "config", "configs/")
     for change in changes or []:
         apply_change(tree, change)
     return parse_config(tree, str(path))
+
+
+def read_tree(path: Path, kind: str, examples: str) -> dict[str, Any]:
+    """Read a YAML file that holds keys; the error names its kind and where examples are."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"the {kind} file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"the {kind} file {path} is not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"the {kind} file {path} is not YAML: {_one_line(error)}") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"the {kind} file {path} holds no keys; see {examples} for examples")
+    return tree
 
 
 def parse_config(tree: dict[str, Any], source: str) -> RunConfig:

@@ -27,6 +27,7 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
         arrays = {name: file[name] for name in file.files}
     scores: dict[str, Any] = {}
     order = torch.arange(len(data.x))
+    cells = torch.tensor(arrays["cell"])
     if "x" in arrays:
         lost = ~np.isfinite(arrays["x"]).reshape(len(data.x), -1).all(1)
         x, order = put_in_order(arrays, data)
@@ -36,6 +37,8 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
         save_pictures(out, data, x)
     scores["over_rounds"] = [score_snapshot(path, data) for path in sorted((out / "snapshots").glob("*.npz"))]
     if "labels" in arrays:
+        if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
+            order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
         labels = torch.tensor(arrays["labels"])[order]
         arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
         scores["label_accuracy"] = float((labels == data.y).float().mean())
@@ -45,6 +48,11 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
     save_arrays(path, arrays)
     save_summary(out, summary)
     return summary
+
+
+def _one_hot(labels: np.ndarray, data: Data) -> Tensor:
+    """Return a vector for each label, of zeros where it is unknown (-1)."""
+    return torch.eye(data.classes + 1)[torch.tensor(labels, dtype=torch.int64)][:, : data.classes]
 
 
 def score_snapshot(path: Path, data: Data) -> dict[str, float]:

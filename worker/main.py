@@ -203,16 +203,9 @@ class _Rounds:
 def defence_plan(config: RunConfig, worker: int, samples: int, key: str = "") -> Plan:
     """Return what a worker's defences are told before the first round."""
     federation = config.federation
-    poisson = any(s.name == "indices" and s.options.get("policy") == "poisson" for s in config.defence_of(worker))
+    rounds = federation.planned_rounds(samples)
     return Plan(
-        worker,
-        samples,
-        federation.batch_size,
-        federation.planned_rounds(samples),
-        "poisson" if poisson else federation.schedule,
-        config.seed,
-        federation.workers,
-        key,
+        worker, samples, federation.batch_size, rounds, federation.schedule, config.seed, federation.workers, key
     )
 
 

@@ -34,6 +34,22 @@ def test_skip_leaves_out_what_matches_all_that_it_names(tmp_path):
     assert [cell.name for cell in plan.cells] == ["small, 0", "large, 7"]
 
 
+def test_only_keeps_a_value_for_the_cells_that_it_belongs_to(tmp_path):
+    plan = planned(tmp_path, axes=AXES, only=[{"batch": "large", "seed": 7}])
+    assert [cell.name for cell in plan.cells] == ["small, 0", "small, 7", "large, 7"]
+    several = [{"seed": 0, "batch": "small"}, {"seed": [0, 7], "batch": "large"}]
+    assert [cell.name for cell in planned(tmp_path, axes=AXES, only=several).cells] == [
+        "small, 0",
+        "large, 0",
+        "large, 7",
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(Path("experiments").rglob("*.yaml")), ids=str)
+def test_the_ready_sweeps_can_be_laid_out(path):
+    assert load_plan(path).cells
+
+
 def test_single_cells_follow_the_grid_or_stand_alone(tmp_path):
     plan = planned(tmp_path, axes={"seed": [0]}, cells={"training": TRAINING, "base": None})
     assert [cell.name for cell in plan.cells] == ["0", "training", "base"]
@@ -106,8 +122,9 @@ def sentence(path) -> str:
             {"axes": {"seed": [0]}, "skip": [{"seeds": 0}]},
             "skip.0: there is no axis called 'seeds', choose one of seed",
         ),
+        ({"axes": {"seed": [0, 1]}, "only": [{"seed": 2}]}, "only.0.seed: there is no value called '2'"),
         ({"axes": {"seed": [0, 1]}, "skip": [{"seed": 2}]}, "skip.0.seed: there is no value called '2'"),
-        ({"axes": {"seed": [0]}, "skip": [{"seed": 0}]}, "skip leaves no cell"),
+        ({"axes": {"seed": [0]}, "skip": [{"seed": 0}]}, "skip and only leave no cell"),
         ({"axes": {"seed": [0]}, "table": {"rows": "sed"}}, "table.rows: there is no axis called 'sed'"),
         ({"axes": {"seed": [0]}, "table": {"value": "psnr"}}, "table.value: there is no such number, choose one of"),
         ({"axes": {"seed": [0]}, "table": {"rows": "seed", "columns": "seed"}}, "cannot be both"),

@@ -2,8 +2,11 @@ import numpy as np
 import pytest
 import torch
 
+from vfl.config import parse_config
 from vfl.metrics import exact_rows, psnr, r2, ssim
-from vfl.referee import best_order, score_images, score_table
+from vfl.referee import best_order, score_images, score_run, score_table
+from vfl.results import save_arrays, save_summary
+from vfl.slices import load_data
 
 
 def test_psnr_is_the_closed_form_clipped_and_capped():
@@ -56,3 +59,14 @@ def test_a_cell_is_scored_under_its_best_assignment():
     assert torch.equal(shuffled[best_order(shuffled, truth, cell)], truth)
     alone = torch.arange(5)
     assert torch.equal(best_order(shuffled, truth, alone), alone)
+
+
+def test_labels_without_images_are_counted_in_the_order_that_fits_within_cells(tmp_path):
+    config = parse_config({"data": {"name": "digits", "samples": 6}, "federation": {"batch_size": 3, "rounds": 2}}, "x")
+    data = load_data(config)
+    found = data.y.clone()
+    found[[0, 1, 2]] = data.y[[1, 2, 0]]  # a cell's order is arbitrary
+    found[4] = -1  # unknown
+    save_summary(tmp_path, {"attack": {}})
+    save_arrays(tmp_path / "recovered.npz", {"labels": found.numpy(), "cell": np.array([0, 0, 0, 3, 4, 5])})
+    assert score_run(tmp_path, config, data)["attack"]["label_accuracy"] == pytest.approx(5 / 6)

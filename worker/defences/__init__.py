@@ -1,7 +1,7 @@
 """Defences: each turns a worker's gradients into what is uploaded. The coordinator does not know of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -77,6 +77,10 @@ class WithheldError(Exception):
 class Defence(Plugin):
     """A defence plug-in: its fields are its options. Most only fill in `apply`."""
 
+    def schedule(self, planned: str) -> str:
+        """Return how batches are really drawn, for those that play other rows than the coordinator names."""
+        return planned
+
     def start(self, plan: Plan) -> Shield:  # noqa: ARG002 - for those that keep count
         """Begin a run, or raise UserError with a sentence that says what the plan lacks."""
         return _Stateless(self)
@@ -122,9 +126,12 @@ class Chain:
     """A worker's defences, one after the other."""
 
     def __init__(self, sections: Sequence[PluginSection], plan: Plan) -> None:
+        built = [defences.build(section) for section in sections]
+        for defence in built:
+            plan = replace(plan, schedule=defence.schedule(plan.schedule))
         self._plan = plan
         self._names = [section.name for section in sections]
-        self._shields = [defences.build(section).start(plan) for section in sections]
+        self._shields = [defence.start(plan) for defence in built]
         self._policies = [shield for shield in self._shields if isinstance(shield, RowPolicy)]
         self._withheld: tuple[int, str] | None = None
 

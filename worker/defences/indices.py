@@ -29,6 +29,10 @@ class Indices(Defence):
         None, description="a file with the workers' common secret; without it the run's seed, which is no secret"
     )
 
+    def schedule(self, planned: str) -> str:
+        """Return how the workers' own rows are drawn."""
+        return {"permuted": planned, "one_shot": "uniform", "poisson": "poisson"}[self.policy]
+
     def start(self, plan: Plan) -> "_Mapped":
         """Begin with the workers' secret."""
         key = "" if self.key_file is None else read_key(self.key_file, "defence.key_file")

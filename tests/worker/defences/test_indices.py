@@ -87,3 +87,14 @@ def test_a_worker_with_a_key_of_its_own_draws_what_the_seed_does_not_tell():
     assert torch.equal(uploaded("ab"), uploaded("ab"))
     assert not torch.equal(uploaded("ab"), uploaded(""))
     assert not torch.equal(uploaded("ab"), uploaded("cd"))
+
+
+@pytest.mark.parametrize(
+    ("policy", "warning"),
+    [("poisson", "only while the workers' key"), ("one_shot", "schedule (uniform)"), ("permuted", "schedule (epochs)")],
+)
+def test_the_accountant_hears_how_batches_are_really_drawn_wherever_the_policy_stands(policy, warning):
+    indices, private = PluginSection(name="indices", policy=policy), PluginSection(name="dp", noise_multiplier=2.0)
+    for sections in ([indices, private], [private, indices]):
+        report = {shield["name"]: shield for shield in Chain(sections, PLAN).report()["chain"]}["dp"]
+        assert warning in report["warning"]
