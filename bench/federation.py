@@ -39,6 +39,7 @@ class Case:
     lr: float
     rounds: int
     repeats: int
+    defence: str = "none"
 
     @property
     def name(self) -> str:
@@ -55,7 +56,7 @@ def bench_federation(out: Path | None, short: bool) -> None:
         Case(4, 0.01, int(60 * scale), repeats),
         Case(16, 0.0, int(60 * scale), 1),
     ]
-    data = _data()
+    data = noise()
     results = [_measure(case, data) for case in cases]
     memory = _memory(data, rounds=max(20, int(500 * scale)))
     startup = _startup(data)
@@ -72,7 +73,7 @@ def _measure(case: Case, data: Data) -> dict[str, Any]:
     for _ in range(case.repeats):
         alone.append(_one_process_rate(case, data))
         before = _loopback_bytes()
-        summary = _federation(case, data)
+        summary = federate(case, data)
         loopback = _loopback_bytes() - before
         federated.append(summary["rounds_per_second"])
         ratios.append(federated[-1] / alone[-1])
@@ -115,14 +116,15 @@ def _one_process_rate(case: Case, data: Data) -> float:
     return (len(ends) - 1 - first) / (ends[-1] - ends[first])
 
 
-def _federation(case: Case, data: Data) -> dict[str, Any]:
+def federate(case: Case, data: Data) -> dict[str, Any]:
+    """Return the summary of a run."""
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
         run_federation(_config(case), data, Path(folder), quiet=True)
         return load_summary(Path(folder))
 
 
 def _memory(data: Data, rounds: int) -> dict[str, Any]:
-    summary = _federation(Case(4, 0.0, rounds, 1), data)
+    summary = federate(Case(4, 0.0, rounds, 1), data)
     return {"rounds": rounds, **summary["coordinator_memory"]}
 
 
@@ -134,7 +136,7 @@ def _startup(data: Data) -> dict[str, float]:
     seconds["import torch and gRPC in one process"] = time.monotonic() - began
     for workers in (4, 16):
         began = time.monotonic()
-        _federation(Case(workers, 0.0, 1, 1), data)
+        federate(Case(workers, 0.0, 1, 1), data)
         seconds[f"{workers} workers, one round"] = time.monotonic() - began
     return seconds
 
@@ -144,10 +146,11 @@ def _config(case: Case) -> RunConfig:
         data=PluginSection(name="none"),
         federation=FederationConfig(workers=case.workers, batch_size=BATCH_SIZE, rounds=case.rounds),
         training=TrainingConfig(lr=case.lr),
+        defence=PluginSection(name=case.defence),
     )
 
 
-def _data() -> Data:
+def noise() -> Data:
     """Return noise of CIFAR-10's shape: speed does not depend on what is in the picture."""
     random = torch.Generator().manual_seed(0)
     x = torch.rand(SAMPLES, *SHAPE, generator=random)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from worker.defences.ranks import Floats
+from worker.defences.ranks import Floats, products
 
 SHARED_ABOVE = 2048
 """Of a tensor with more entries all candidates hold the same sample: sorted samples of so many hardly differ."""
@@ -33,7 +33,7 @@ class Candidates:
         for at in self._own:
             scale = scales[at] / unit
             distances += scale**2 * self._squares[:, at]
-            distances -= 2 * scale * (self._curves[at] @ (ordered[at]() / np.float32(unit)))
+            distances -= 2 * scale * products(self._curves[at], ordered[at]() / np.float32(unit))
         return int(np.argmin(distances))
 
     def curves(self, candidate: int) -> list[Floats]:

@@ -12,7 +12,7 @@ from vfl.observation import Tensors
 from vfl.seeds import derive
 from worker.defences import Defence, Plan, Played, defences
 from worker.defences.candidates import Candidates
-from worker.defences.ranks import Floats, places_in_order
+from worker.defences.ranks import Floats, places_in_order, products
 
 Reading = Literal["matched", "bounded", "unscaled", "printed"]
 
@@ -130,7 +130,7 @@ class _Faker:
 
 
 def _rms(entries: Floats) -> float:
-    mean = float(np.dot(entries, entries)) / max(1, len(entries))
+    mean = float(products(entries[None], entries)[0]) / max(1, len(entries))
     if not 1e-25 < mean < 1e25:  # squares of small float32 numbers vanish
         mean = float(np.mean(np.square(entries, dtype=np.float64))) if len(entries) else 0.0
     return float(mean**0.5)

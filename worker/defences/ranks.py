@@ -1,6 +1,7 @@
 """Ranking a million numbers in milliseconds: numpy's vectorised sort of float64, places in the bits below float32's."""
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
@@ -31,3 +32,9 @@ def places_in_order(values: Floats, shuffle: int = 1) -> Places:
     tags *= np.uint32(pow(shuffle, -1, LARGEST))  # whatever is above the tag's bits has no part in those below
     tags &= _TAG
     return tags.astype(np.int64)
+
+
+def products(rows: Floats, entries: Floats) -> Floats:
+    """Return rows @ entries, by torch: numpy's BLAS would take every core, whatever share this process has of them."""
+    found: Floats = torch.from_numpy(rows).mv(torch.from_numpy(entries)).numpy()
+    return found
