@@ -28,6 +28,7 @@ from vfl.partition import partition
 from vfl.registry import PluginSection
 from vfl.results import load_summary
 
+NO_ATTACK = PluginSection(name="none")
 SAMPLES, BATCH_SIZE, SHAPE, CLASSES = 400, 40, (3, 32, 32), 10
 
 
@@ -40,6 +41,7 @@ class Case:
     rounds: int
     repeats: int
     defence: str = "none"
+    attack: PluginSection = NO_ATTACK
 
     @property
     def name(self) -> str:
@@ -108,9 +110,9 @@ def _one_process_rate(case: Case, data: Data) -> float:
     parameters = Parameters(setting, config.training)
     compute = OneProcess(setting, data.x, data.y)
     ends = []
-    for indices in batches("epochs", SAMPLES, BATCH_SIZE, case.rounds, 0):
+    for number, indices in enumerate(batches("epochs", SAMPLES, BATCH_SIZE, case.rounds, 0), start=1):
         gradients, _ = compute(parameters.current, indices)
-        parameters.update(gradients)
+        parameters.update(number, gradients)
         ends.append(time.monotonic())
     first = len(ends) // 10
     return (len(ends) - 1 - first) / (ends[-1] - ends[first])
@@ -147,6 +149,7 @@ def _config(case: Case) -> RunConfig:
         federation=FederationConfig(workers=case.workers, batch_size=BATCH_SIZE, rounds=case.rounds),
         training=TrainingConfig(lr=case.lr),
         defence=PluginSection(name=case.defence),
+        attack=case.attack,
     )
 
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from server.parameters import Parameters
 from server.schedule import batches
 from vfl.config import TrainingConfig
-from vfl.models import build_bottom, build_top, output_width
+from vfl.models.whole import whole_model
 from vfl.observation import ModelTensors, Observation, Setting
 
 
@@ -21,7 +21,7 @@ def observations(setting: Setting, x: Tensor, y: Tensor, training: TrainingConfi
     for number, indices in enumerate(drawn, start=1):
         gradients, _ = compute(parameters.current, indices)
         yield Observation(number, indices, parameters.version, parameters.current, gradients)
-        parameters.update(gradients)
+        parameters.update(number, gradients)
 
 
 class OneProcess:
@@ -30,9 +30,8 @@ class OneProcess:
     def __init__(self, setting: Setting, x: Tensor, y: Tensor) -> None:
         self._slices = [box.cut(x).contiguous() for box in setting.boxes]
         self._y = y
-        self._bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-        widths = [output_width(bottom, box.shape) for bottom, box in zip(self._bottoms, setting.boxes, strict=True)]
-        self._top = build_top(setting.model, widths, setting.classes, setting.seed)
+        whole = whole_model(setting.model, [box.shape for box in setting.boxes], setting.classes, setting.seed)
+        self._bottoms, self._top = list(whole.bottoms), whole.top
         self._version: ModelTensors | None = None
 
     def __call__(self, parameters: ModelTensors, indices: Tensor) -> tuple[ModelTensors, float]:

@@ -22,10 +22,11 @@ from server.inbox import Inbox
 from server.membership import Member, Membership, RefusedError
 from server.parameters import Parameters, gradients_of_round
 from server.schedule import batches
+from server.stopping import no_longer_improves
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
 from vfl.observation import Observation, Setting
-from vfl.results import Record
+from vfl.results import Evaluated, Record
 
 EVALUATION_BATCH = 256
 
@@ -66,6 +67,7 @@ class Coordinator:
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._evaluation: asyncio.Future[Evaluation] | None = None
         self._evaluating = Round()
+        self._test_samples = self._evaluation_batches = 0
         self._ending = False
         self._process = psutil.Process()
 
@@ -82,6 +84,9 @@ class Coordinator:
         if self._federation.batch_size > samples:
             size = self._federation.batch_size
             raise UserError(f"federation.batch_size: {size} is more than the {samples} samples")
+        self._test_samples = members[0].test_samples
+        if self._config.training.evaluate_every and not self._test_samples:
+            raise UserError("training.evaluate_every: the workers hold no test samples to evaluate on")
         return Setting(
             model=self._config.model,
             boxes=tuple(member.box for member in members),
@@ -101,6 +106,7 @@ class Coordinator:
         self._start(setting, parameters)
         began = time.monotonic()
         watching: asyncio.Task[None] | None = None
+        every = self._config.training.evaluate_every
         try:
             drawn = batches(setting.schedule, setting.samples, setting.batch_size, setting.rounds, setting.seed)
             numbered = enumerate(drawn, start=1)
@@ -117,15 +123,22 @@ class Coordinator:
                 if watching is not None:
                     await self._or_failure(watching, None, str)
                 watching = asyncio.create_task(asyncio.to_thread(observer, observation))
-                parameters.update(observation.gradients)
+                parameters.update(number, observation.gradients)
                 self.record.rounds = number
+                self.record.rates.append(parameters.rate(number))
+                self.record.model = parameters.current
                 self.record.ends.append(time.monotonic())
                 self.record.memory.append(self._process.memory_info().rss)
                 self._on_round(number, setting.rounds, self.record.losses[-1])
+                if every is not None and number % every == 0:
+                    await self._evaluate(setting, parameters)
+                    if number < setting.rounds and self._has_converged():
+                        self.record.stopped_early = True
+                        break
             if watching is not None:
                 await self._or_failure(watching, None, str)
                 watching = None
-            await self._evaluate(setting.rounds, parameters)
+            await self._evaluate(setting, parameters)
         finally:
             if watching is not None:
                 await asyncio.wait([watching])
@@ -205,19 +218,30 @@ class Coordinator:
         self.record.losses.append(loss)
         return Observation(number, begun.indices, parameters.version, parameters.current, gradients)
 
-    async def _evaluate(self, rounds: int, parameters: Parameters) -> None:
-        samples = next(iter(self.membership)).test_samples
-        if not samples:
+    async def _evaluate(self, setting: Setting, parameters: Parameters) -> None:
+        """Let the workers count on the test samples, if there are any and they have not just done so."""
+        samples = self._test_samples
+        if not samples or self.record.last_evaluation:
             return
-        correct = 0
+        correct, loss = 0, 0.0
         timeout = self._federation.round_timeout
-        for number, indices in enumerate(torch.arange(samples).split(EVALUATION_BATCH), start=rounds + 1):
+        for indices in torch.arange(samples).split(EVALUATION_BATCH):
+            # Numbers beyond the training rounds': at the label holder no output is taken for another round's.
+            self._evaluation_batches += 1
+            number = setting.rounds + self._evaluation_batches
             self._evaluation = asyncio.get_running_loop().create_future()
             self._evaluating = self._order(number, Purpose.PURPOSE_EVALUATE, indices, parameters)
             self.record.bytes_raw += 4 * len(indices) * self._peers_outputs(parameters)
             await self._or_failure(self._evaluation, timeout, lambda: f"no evaluation came in {timeout:g} s")
             correct += self._evaluation.result().correct
-        self.record.test_accuracy = correct / samples
+            loss += self._evaluation.result().loss_sum
+        self.record.evaluations.append(Evaluated(self.record.rounds, loss / samples, correct / samples))
+
+    def _has_converged(self) -> bool:
+        rule, record = self._config.training.early_stop, self.record
+        # What was evaluated before the first step says nothing of training.
+        losses = [one.loss for one in record.evaluations if any(record.rates[: one.round])]
+        return rule is not None and no_longer_improves(losses, rule)
 
     def _peers_outputs(self, parameters: Parameters) -> int:
         """Return how many numbers a sample's outputs have that go to the label holder."""

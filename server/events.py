@@ -6,12 +6,15 @@ from vfl.results import Record
 
 
 def write_events(folder: Path, record: Record) -> None:
-    """Write the loss of every round and the final test accuracy as TensorBoard events."""
+    """Write every round's loss and learning rate, and the evaluations, as TensorBoard events."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(folder))
     for number, loss in enumerate(record.losses, start=1):
         writer.add_scalar("train/loss", loss, number)
-    if record.test_accuracy is not None:
-        writer.add_scalar("test/accuracy", record.test_accuracy, record.rounds)
+    for number, rate in enumerate(record.rates, start=1):
+        writer.add_scalar("train/learning_rate", rate, number)
+    for tested in record.evaluations:
+        writer.add_scalar("test/loss", tested.loss, tested.round)
+        writer.add_scalar("test/accuracy", tested.accuracy, tested.round)
     writer.close()

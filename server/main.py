@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
@@ -17,18 +17,19 @@ from grpc_health.v1.health import aio as health
 from attacker.interface import Attack, attacks
 from protos import coordinator_pb2
 from protos.wire import add_coordinator
-from server.coordinator import Coordinator
+from server.aside import Aside, AttackProcess, needs_process
+from server.coordinator import Coordinator, Observer
 from server.events import write_events
 from server.service import CoordinatorService
-from server.snapshots import Snapshots
 from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
-from vfl.errors import CafeError, InterruptedRunError, UserError
+from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
+from vfl.forkserver import warm_up
 from vfl.network import OPTIONS, add_health, statuses
 from vfl.observation import Observation, Setting
 from vfl.progress import Reporter
 from vfl.recovery import Recovery
-from vfl.results import Record, clear_run, write_recovery, write_summary
+from vfl.results import Record, clear_run, write_model, write_recovery, write_summary
 from vfl.transcript import TranscriptWriter
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -43,6 +44,8 @@ class ServeOptions:
     listen: str = "127.0.0.1:0"
     threads: int | None = None
     stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS
+    attack: Connection | None = None
+    """To the attack's process, if whoever starts the coordinator has started that too."""
 
 
 @dataclass
@@ -53,6 +56,27 @@ class _Run:
     listening: bool = False
     setting: Setting | None = None
     attack: Attack | None = None
+    process: AttackProcess | None = None
+
+    def start_attack(self, config: RunConfig, options: ServeOptions) -> Observer:
+        """Start the attack for the setting, in a process if it is to look at rounds; return what shows it one."""
+        assert self.setting is not None
+        if not needs_process(config):
+            self.attack = attacks.build(config.attack).start(self.setting)
+            return lambda _: None
+        pipe = options.attack
+        if pipe is None:
+            self.process = AttackProcess()
+            pipe = self.process.pipe
+        self.attack = Aside(pipe, config, self.setting, options.out, self.record.queue)
+        return self.attack.observe
+
+    def end_attack(self) -> None:
+        """Leave nothing of the attack behind."""
+        if isinstance(self.attack, Aside):
+            self.attack.close()
+        if self.process is not None:
+            self.process.end()
 
 
 def serve(
@@ -67,19 +91,22 @@ def serve(
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     run = _Run(Record())
+    if needs_process(config) and options.attack is None:
+        warm_up()
     try:
         asyncio.run(_federate(config, options, reporter, on_address, on_joined, run))
         assert run.setting is not None
         assert run.attack is not None
-        torch.set_num_threads(os.cpu_count() or 1)  # the workers are gone
         recover(config, run.setting, run.attack, run.record, options.out, reporter, options.stop_signals)
     except Exception as error:
         if run.listening:
-            ended = str(error) if isinstance(error, CafeError) else f"internal error: {type(error).__name__}: {error}"
+            ended = str(in_words(error))
             with contextlib.suppress(OSError):  # what cannot be written must not hide why the run failed
                 write_summary(options.out, config, run.setting, run.record, None, ended=ended)
+                write_model(options.out, run.record.model)
         raise
     finally:
+        run.end_attack()
         reporter.close()
 
 
@@ -98,7 +125,7 @@ def recover(
         with _stoppable(stop_signals):
             recovery = attack.recover(reporter.step)
     except UserError as error:
-        if not record.withheld:
+        if not record.withheld and not record.stopped_early:
             raise
         recovery = Recovery(used=(), notes=(f"The attack had too few rounds: {error}",))
     if recovery.slices is not None or recovery.representations is not None:
@@ -145,20 +172,17 @@ async def _federate(
     try:
         run.setting = await coordinator.gather()
         on_joined()
-        run.attack = attacks.build(config.attack).start(run.setting)
-        observers: list[Callable[[Observation], None]] = [run.attack.observe]
-        if config.snapshots:
-            observers.append(Snapshots(options.out, run.setting, run.attack, config.snapshots).observe)
-        recorders: list[Callable[[Observation], None]] = []
-        if config.transcript:
-            recorders.append(TranscriptWriter(options.out / "transcript", config, run.setting).observe)
-        observers += recorders
+        show_attack = await asyncio.to_thread(run.start_attack, config, options)
+        recorder = TranscriptWriter(options.out / "transcript", config, run.setting) if config.transcript else None
 
         def observe(observation: Observation) -> None:
-            for observer in observers if observation.complete else recorders:
-                observer(observation)
+            if recorder is not None:
+                recorder.observe(observation)
+            if observation.complete:
+                show_attack(observation)
 
         await coordinator.conduct(run.setting, observe)
+        write_model(options.out, run.record.model)
         reason = None
     except CafeError as error:
         reason = str(error)

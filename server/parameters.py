@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from server.rates import learning_rate
 from vfl.config import TrainingConfig
-from vfl.models import build_bottom, build_top, output_width
+from vfl.models.whole import whole_model
 from vfl.observation import BOTTOM, TOP, ModelTensors, Setting, Tensors, with_prefix, without_prefix
 
 
@@ -14,13 +15,13 @@ class Parameters:
     """All parties' parameters. `version` goes up whenever they change."""
 
     def __init__(self, setting: Setting, training: TrainingConfig) -> None:
-        bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-        widths = [output_width(bottom, box.shape) for bottom, box in zip(bottoms, setting.boxes, strict=True)]
-        top = build_top(setting.model, widths, setting.classes, setting.seed)
-        self.output_widths = widths
-        self._bottoms = [_named(bottom) for bottom in bottoms]
-        self._top = _named(top)
-        self._optimizer = _optimizer([*bottoms, top], training)
+        whole = whole_model(setting.model, [box.shape for box in setting.boxes], setting.classes, setting.seed)
+        self.output_widths = whole.widths
+        self._setting, self._training = setting, training
+        self._bottoms = [_named(bottom) for bottom in whole.bottoms]
+        self._top = _named(whole.top)
+        self._parameters = list(whole.parameters())
+        self._optimizer = _optimizer(self._parameters, training)
         self.version = 1
         self.current = self._snapshot()
 
@@ -31,16 +32,33 @@ class Parameters:
             tensors |= with_prefix(TOP, self.current.top)
         return tensors
 
-    def update(self, gradients: ModelTensors) -> None:
-        """Take one optimiser step; frozen parameters stay as they are, and so do those without a gradient."""
-        if self._optimizer is None:
+    def rate(self, number: int) -> float:
+        """Return the learning rate of a round."""
+        epoch = -(-self._setting.samples // self._setting.batch_size)
+        return learning_rate(self._training, number, self._setting.rounds, epoch)
+
+    def update(self, number: int, gradients: ModelTensors) -> None:
+        """Take a round's optimiser step, none at rate 0; parameters without a gradient stay as they are."""
+        rate = self.rate(number)
+        if rate == 0.0:
             return
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
         for parameters, given in zip([*self._bottoms, self._top], [*gradients.bottoms, gradients.top], strict=True):
             for name, parameter in parameters.items():
                 parameter.grad = given.get(name)
+        self._clip()
         self._optimizer.step()
         self.version += 1
         self.current = self._snapshot()
+
+    def _clip(self) -> None:
+        if self._training.clip_norm is None:
+            return
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()  # observers keep what was uploaded
+        nn.utils.clip_grad_norm_(self._parameters, self._training.clip_norm)
 
     def _snapshot(self) -> ModelTensors:
         return ModelTensors(tuple(_copy(bottom) for bottom in self._bottoms), _copy(self._top))
@@ -60,10 +78,7 @@ def _copy(parameters: Mapping[str, Tensor]) -> Tensors:
     return {name: parameter.detach().clone() for name, parameter in parameters.items()}
 
 
-def _optimizer(modules: list[nn.Module], training: TrainingConfig) -> torch.optim.Optimizer | None:
-    if training.frozen:
-        return None
-    parameters = [parameter for module in modules for parameter in module.parameters()]
+def _optimizer(parameters: list[nn.Parameter], training: TrainingConfig) -> torch.optim.Optimizer:
     if training.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=training.lr)
-    return torch.optim.SGD(parameters, lr=training.lr, momentum=training.momentum)
+        return torch.optim.Adam(parameters, lr=training.lr, weight_decay=training.weight_decay)
+    return torch.optim.SGD(parameters, lr=training.lr, momentum=training.momentum, weight_decay=training.weight_decay)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from vfl.config import RunConfig, apply_change, load_config, parse_config
-from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
+from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
 from vfl.stop import interrupt, stopped
 
 if TYPE_CHECKING:
@@ -234,7 +234,9 @@ def list_plugins(
 
 @app.command()
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="federation, attack, matching, or defences")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="federation, training, attack, matching, defences, or side")
+    ],
     out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
     data: Annotated[
@@ -242,13 +244,17 @@ def bench(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
 ) -> None:
-    """Measure: the federation's wire, the attack `exact`, an iteration of gradient matching, or the defences' cost."""
+    """Measure: the wire, training, an attack, gradient matching, the defences' cost, or an attack's to training."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name == "federation":
         from bench.federation import bench_federation
 
         bench_federation(out, short)
+    elif name == "training":
+        from bench.training import bench_training
+
+        bench_training(out, short)
     elif name == "attack":
         from bench.attack import bench_attack
 
@@ -261,8 +267,12 @@ def bench(
         from bench.defences import bench_defences
 
         bench_defences(out, short)
+    elif name == "side":
+        from bench.side import bench_side
+
+        bench_side(out, short)
     else:
-        raise UserError(f"cafe bench {name}: choose one of federation, attack, matching, defences")
+        raise UserError(f"cafe bench {name}: choose one of federation, training, attack, matching, defences, side")
 
 
 def main() -> None:
@@ -273,7 +283,7 @@ def main() -> None:
     except CafeError as error:
         _end(error)
     except OSError as error:
-        _end(RunFailedError(f"{error.filename or 'a file'} cannot be written or read: {error.strerror or error}"))
+        _end(in_words(error))
     except BaseException as error:
         if stopped():  # whatever came of it: an import cut in two fails in the oddest ways
             _end(InterruptedRunError("stopped"))

@@ -48,17 +48,49 @@ class FederationConfig(Section):
         return self.epochs * -(-samples // self.batch_size)
 
 
+class RateSchedule(Section):
+    """The learning rate over the rounds: 0 at first, then a warm-up, then as `kind` says."""
+
+    kind: Literal["constant", "cosine", "step"] = "constant"
+    frozen_epochs: int = Field(0, ge=0)
+    warmup_epochs: int = Field(0, ge=0)
+    every_epochs: int = Field(10, ge=1)
+    factor: float = Field(0.1, gt=0, le=1)
+    floor: float = Field(0.0, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "RateSchedule":
+        for key, kind in (("every_epochs", "step"), ("factor", "step"), ("floor", "cosine")):
+            if kind != self.kind and getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(f"{key} belongs to kind {kind}, and kind is {self.kind}")
+        return self
+
+
+class EarlyStop(Section):
+    """Stop when the test loss has not become smaller, by more than `min_delta`, for `patience` evaluations."""
+
+    patience: int = Field(5, ge=1)
+    min_delta: float = Field(0.0, ge=0)
+
+
 class TrainingConfig(Section):
     """The optimiser at the coordinator; lr 0 freezes the parameters (the paper's static setting)."""
 
     optimizer: Literal["sgd", "adam"] = "sgd"
     lr: float = Field(0.0, ge=0)
     momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    clip_norm: float | None = Field(None, gt=0)
+    schedule: RateSchedule = RateSchedule()
+    evaluate_every: int | None = Field(None, ge=1)
+    early_stop: EarlyStop | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainingConfig":
         if self.momentum and self.optimizer != "sgd":
             raise ValueError("momentum belongs to sgd; adam has its own")
+        if self.early_stop and self.evaluate_every is None:
+            raise ValueError("early_stop needs evaluate_every, the number of rounds from one evaluation to the next")
         return self
 
     @property

@@ -23,3 +23,18 @@ class InterruptedRunError(CafeError):
     """A run that a person stopped."""
 
     exit_code = 130
+
+
+def in_words(error: Exception) -> CafeError:
+    """Return any error as one with a sentence; bugs say so."""
+    if isinstance(error, CafeError):
+        return error
+    if isinstance(error, OSError):
+        return RunFailedError(f"{error.filename or 'a file'} cannot be written or read: {error.strerror or error}")
+    return RunFailedError(f"internal error: {type(error).__name__}: {error}")
+
+
+def from_words(exit_code: int, sentence: str) -> CafeError:
+    """Return the error that another process told of."""
+    kinds: dict[int, type[CafeError]] = {2: UserError, 130: InterruptedRunError}
+    return kinds.get(exit_code, RunFailedError)(sentence)

@@ -20,12 +20,13 @@ from types import FrameType
 from typing import Any
 
 from attacker.interface import attacks
+from server.aside import AttackProcess, needs_process
 from server.coordinator import WorkerLeftError
 from server.main import ServeOptions, serve
 from server.parameters import Parameters
 from vfl.config import RunConfig
 from vfl.datasets import Data
-from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
+from vfl.errors import CafeError, InterruptedRunError, UserError, from_words, in_words
 from vfl.forkserver import context, warm_up
 from vfl.network import resolve_device
 from vfl.observation import Setting
@@ -55,6 +56,8 @@ def check(config: RunConfig, data: Data) -> None:
     samples = len(data.x)
     if config.federation.batch_size > samples:
         raise UserError(f"federation.batch_size: {config.federation.batch_size} is more than the {samples} samples")
+    if config.training.evaluate_every and data.x_test is None:
+        raise UserError("training.evaluate_every: there are no test samples to evaluate on (data.test_samples)")
     if data.classes < 2:
         raise UserError("data: all labels are the same; there is nothing to learn")
     resolve_device(config.device)
@@ -118,24 +121,23 @@ def worker_threads(workers: int) -> int:
 def _start_and_wait(config: RunConfig, slices: list[Path], out: Path, quiet: bool, children: "_Children") -> None:
     honour()
     threads = worker_threads(config.federation.workers)
-    options = ServeOptions(out=out, threads=threads, stop_signals=(signal.SIGTERM,))
+    attack = children.start_attack() if needs_process(config) else None
+    options = ServeOptions(out=out, threads=threads, stop_signals=(signal.SIGTERM,), attack=attack)
     coordinator = children.start("coordinator", _coordinate, config, options, quiet)
+    if attack is not None:
+        attack.close()  # it is the coordinator's now, and the attack ends with it
     address = coordinator.receive()
     if isinstance(address, Outcome):
-        raise _error(address)
+        raise from_words(address.code, address.sentence)
     for worker, path in enumerate(slices):
         told = WorkerOptions(worker=worker, coordinator=address, threads=threads)
         children.start(f"worker {worker}", _work, config, path, told)
     honour()
     outcome = children.wait_for(coordinator)
     if outcome.code:
-        raise _error(children.root_cause(outcome))
+        cause = children.root_cause(outcome)
+        raise from_words(cause.code, cause.sentence)
     save_summary(out, load_summary(out) | {"defence": children.defence_reports()})
-
-
-def _error(outcome: Outcome) -> CafeError:
-    kinds: dict[int, type[CafeError]] = {2: UserError, 130: InterruptedRunError}
-    return kinds.get(outcome.code, RunFailedError)(outcome.sentence)
 
 
 def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions, quiet: bool) -> None:
@@ -153,16 +155,13 @@ def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) 
     try:
         target(pipe, *arguments)
         outcome = Outcome()
-    except CafeError as error:
-        blames = error.worker if isinstance(error, WorkerLeftError) else None
-        outcome = Outcome(error.exit_code, str(error), blames)
-    except OSError as error:
-        outcome = Outcome(1, f"{error.filename or 'a file'} cannot be written or read: {error.strerror or error}")
     except Exception as error:  # the parent must hear of bugs too, with the traceback on standard error
-        import traceback
+        if not isinstance(error, CafeError | OSError):
+            import traceback
 
-        traceback.print_exc()
-        outcome = Outcome(1, f"internal error: {type(error).__name__}: {error}")
+            traceback.print_exc()
+        told = in_words(error)
+        outcome = Outcome(told.exit_code, str(told), told.worker if isinstance(told, WorkerLeftError) else None)
     pipe.send(outcome)
 
 
@@ -208,6 +207,12 @@ class _Children:
         warm_up()
         self._context = context()
         self._all: list[_Child] = []
+        self._attack: AttackProcess | None = None
+
+    def start_attack(self) -> Connection:
+        """Start the attack's process; return the pipe for the coordinator."""
+        self._attack = AttackProcess()
+        return self._attack.pipe
 
     def start(self, name: str, target: Callable[..., None], *arguments: Any) -> _Child:
         """Start a process."""
@@ -271,3 +276,5 @@ class _Children:
             if child.process.is_alive():
                 child.process.kill()
                 child.process.join()
+        if self._attack is not None:
+            self._attack.end()

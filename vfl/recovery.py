@@ -24,6 +24,8 @@ class Recovery:
     """(samples, workers): how badly the recovery explains the gradients, relative; NaN where nothing leaked."""
     used: tuple[str, ...] = ("indices", "parameters", "gradients")
     """What the attack made use of."""
+    rounds: tuple[int, ...] | None = None
+    """The rounds whose gradients it used; None for all that it was shown."""
     altered: tuple[float, ...] | None = None
     """For each worker the share of its rounds whose gradients look altered; None if the attack did not look."""
     notes: tuple[str, ...] = field(default=())

@@ -1,4 +1,4 @@
-"""A run's folder: `summary.json` and `recovered.npz`, written whole or not at all."""
+"""A run's folder: `summary.json`, `recovered.npz` and `model.pt`, written whole or not at all."""
 
 import json
 import math
@@ -6,15 +6,17 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from vfl.config import RunConfig
 from vfl.errors import UserError
-from vfl.observation import Setting
+from vfl.models.whole import state_dict
+from vfl.observation import ModelTensors, Setting
 from vfl.partition import assemble
 from vfl.recovery import Recovery
 
@@ -26,6 +28,25 @@ CERTIFIED = 1e-2
 """Certificates below this speak for a sample; wrong ones are usually far above, right ones far below."""
 
 
+@dataclass(frozen=True)
+class Evaluated:
+    """The model after a round, on the test samples: mean loss, share of right answers."""
+
+    round: int
+    loss: float
+    accuracy: float
+
+
+@dataclass
+class Queue:
+    """How the attack kept up with the rounds."""
+
+    spilled: int = 0
+    """Rounds that had to wait for it on disk."""
+    longest: int = 0
+    """The most rounds that waited for it, or were being looked at, at once."""
+
+
 @dataclass
 class Record:
     """What the federation leaves behind, besides what its observers kept."""
@@ -34,7 +55,13 @@ class Record:
     seconds: float = 0.0
     began: float = field(default_factory=time.monotonic)
     losses: list[float] = field(default_factory=list)
-    test_accuracy: float | None = None
+    rates: list[float] = field(default_factory=list)
+    """The learning rate of each round."""
+    evaluations: list[Evaluated] = field(default_factory=list)
+    stopped_early: bool = False
+    """Whether training ended before the planned rounds, as the test loss no longer improved."""
+    model: ModelTensors | None = None
+    """The parameters after the last round."""
     bytes_up: int = 0
     bytes_down: int = 0
     bytes_peer: int = 0
@@ -48,6 +75,13 @@ class Record:
     """Why the rounds ended."""
     memory: list[int] = field(default_factory=list)
     """The coordinator's resident memory after each round, in bytes."""
+    queue: Queue = field(default_factory=Queue)
+
+    @property
+    def last_evaluation(self) -> Evaluated | None:
+        """Return the evaluation of the model as it is after the last round."""
+        last = self.evaluations[-1] if self.evaluations else None
+        return last if last and last.round == self.rounds else None
 
     @property
     def rounds_per_second(self) -> float | None:
@@ -79,6 +113,7 @@ def write_summary(
     ended: str | None = None,
 ) -> None:
     """Write what is known without the ground truth; the referee adds the scores."""
+    tested = record.last_evaluation
     summary = {
         "config": config.model_dump(mode="json"),
         "seed": config.seed,
@@ -102,8 +137,11 @@ def write_summary(
         "train": {
             "loss_first": record.losses[0] if record.losses else None,
             "loss_last": record.losses[-1] if record.losses else None,
-            "test_accuracy": record.test_accuracy,
+            "test_accuracy": tested.accuracy if tested else None,
+            "test_loss": tested.loss if tested else None,
             "losses": record.losses,
+            "evaluations": [asdict(one) for one in record.evaluations],
+            "stopped_early": record.stopped_early,
         },
         "attack": {
             "name": config.attack.name,
@@ -112,6 +150,7 @@ def write_summary(
             "cells": len(recovery.cells) if recovery else 0,
             "certified": _certified(recovery),
             "altered": list(recovery.altered) if recovery and recovery.altered is not None else None,
+            "queue": asdict(record.queue),
             **dict.fromkeys(SCORES),
         },
     }
@@ -145,6 +184,7 @@ def clear_run(out: Path) -> None:
     for pattern in (
         "summary.json",
         "recovered.npz",
+        "model.pt",
         "snapshots/*.npz",
         "*.png",
         "report.html",
@@ -164,6 +204,13 @@ def load_summary(out: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise UserError(f"{out} is not a run's folder: summary.json cannot be read ({error})") from None
     return summary
+
+
+def write_model(out: Path, model: ModelTensors | None) -> None:
+    """Write the parameters as a state dict of `vfl.models.whole.WholeModel`, if there was a round."""
+    if model is not None:
+        named = state_dict(model)
+        write_atomically(out / "model.pt", lambda path: torch.save(named, path))
 
 
 def write_recovery(out: Path, setting: Setting, recovery: Recovery) -> None:

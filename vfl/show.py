@@ -54,8 +54,15 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         lines.append(
             ("loss", f"{train['loss_first']:.4f} in the first round, {train['loss_last']:.4f} in the last{accuracy}")
         )
+    if train.get("stopped_early"):
+        patience = summary["config"]["training"]["early_stop"]["patience"]
+        lines.append(("stopped early", f"the test loss did not improve in the last {patience} evaluations"))
     if attack["used"]:
         lines.append(("attack", f"{attack['name']}, {seconds['attack']:.1f} s, used {', '.join(attack['used'])}"))
+    queue = attack.get("queue", {})
+    if queue.get("spilled"):
+        waited = f"{queue['spilled']} rounds waited for it on disk"
+        lines.append(("attack's lag", f"up to {queue['longest']} rounds; {waited}"))
     if attack.get("psnr_mean") is not None:
         lines.append(
             (

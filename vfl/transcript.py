@@ -1,18 +1,17 @@
 """What the coordinator saw, on disk: any attack can be run on it later. Safetensors and JSON, no pickle."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
-
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
 from vfl.observation import BOTTOM, TOP, ModelTensors, Observation, Setting, Tensors, with_prefix, without_prefix
 from vfl.partition import Box
 from vfl.results import write_atomically
+from vfl.tensor_file import read_tensors, write_tensors
 
 FORMAT = 1
 
@@ -31,15 +30,11 @@ class TranscriptWriter:
     def observe(self, observation: Observation) -> None:
         """Write one round."""
         if observation.version != self._version:
-            self._save(_parameters_name(observation.version), _flat(observation.parameters), {})
+            path = self._folder / parameters_name(observation.version)
+            write_atomically(path, lambda path: write_parameters(path, observation))
             self._version = observation.version
-        about = {"round": str(observation.round), "version": str(observation.version)}
-        tensors = {**_flat(observation.gradients), "indices": observation.indices}
-        self._save(_round_name(observation.round), tensors, about)
-
-    def _save(self, name: str, tensors: Tensors, about: dict[str, str]) -> None:
-        whole = {key: tensor.contiguous() for key, tensor in tensors.items()}
-        write_atomically(self._folder / name, lambda path: save_file(whole, path, metadata=about))
+        path = self._folder / round_name(observation.round)
+        write_atomically(path, lambda path: write_round(path, observation))
 
 
 class Transcript:
@@ -62,23 +57,47 @@ class Transcript:
             raise UserError(f"{folder}/meta.json does not describe a run's setting: {error!r}") from None
 
     def __iter__(self) -> Iterator[Observation]:
-        version, parameters = 0, ModelTensors((), {})
         workers = self.setting.workers
+
+        @lru_cache(maxsize=1)
+        def parameters(version: int) -> ModelTensors:
+            return read_parameters(self._folder / parameters_name(version), workers)
+
         for path in sorted(self._folder.glob("round-*.safetensors")):
-            tensors, about = _load(path)
-            if int(about["version"]) != version:
-                version = int(about["version"])
-                parameters = _nested(_load(self._folder / _parameters_name(version))[0], workers)
-            indices = tensors.pop("indices")
-            yield Observation(int(about["round"]), indices, version, parameters, _nested(tensors, workers))
+            yield read_round(path, workers, parameters)
 
 
-def _round_name(number: int) -> str:
+def round_name(number: int) -> str:
+    """Return what a round's file is called."""
     return f"round-{number:07d}.safetensors"
 
 
-def _parameters_name(version: int) -> str:
+def parameters_name(version: int) -> str:
+    """Return what the file of a version of the parameters is called."""
     return f"parameters-{version:07d}.safetensors"
+
+
+def write_round(path: Path, observation: Observation) -> None:
+    """Write all of a round but its parameters."""
+    about = {"round": str(observation.round), "version": str(observation.version)}
+    write_tensors(path, {**_flat(observation.gradients), "indices": observation.indices}, about)
+
+
+def write_parameters(path: Path, observation: Observation) -> None:
+    """Write the parameters that were in force in a round."""
+    write_tensors(path, _flat(observation.parameters), {})
+
+
+def read_round(path: Path, workers: int, parameters: Callable[[int], ModelTensors]) -> Observation:
+    """Return a round; `parameters` returns those of a version."""
+    tensors, about = read_tensors(path)
+    version, indices = int(about["version"]), tensors.pop("indices")
+    return Observation(int(about["round"]), indices, version, parameters(version), _nested(tensors, workers))
+
+
+def read_parameters(path: Path, workers: int) -> ModelTensors:
+    """Return the parameters that a file holds."""
+    return _nested(read_tensors(path)[0], workers)
 
 
 def _flat(tensors: ModelTensors) -> dict[str, Any]:
@@ -91,17 +110,6 @@ def _flat(tensors: ModelTensors) -> dict[str, Any]:
 def _nested(flat: Tensors, workers: int) -> ModelTensors:
     bottoms = tuple(without_prefix(f"{worker}.{BOTTOM}", flat) for worker in range(workers))
     return ModelTensors(bottoms, without_prefix(TOP, flat))
-
-
-def _load(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    from safetensors import safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = dict(file.metadata() or {})
-        return load_file(path), about
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"the transcript's file {path} cannot be read: {error}") from None
 
 
 def _setting_tree(setting: Setting) -> dict[str, Any]:

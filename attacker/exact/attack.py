@@ -11,6 +11,9 @@ from attacker.exact.certificate import certify
 from attacker.exact.choice import Choice
 from attacker.exact.collect import Rounds
 from attacker.exact.labels import Joined, join_workers
+from attacker.exact.models import models_of
+from attacker.exact.moving.recover import recover_moving
+from attacker.exact.moving.trail import Trails
 from attacker.exact.relink import relink
 from attacker.exact.solve import Solved, solve
 from attacker.exact.squares import rank_one_residual
@@ -20,7 +23,6 @@ from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
 from attacker.least_squares import leaks, pseudo_inverse, representations
 from vfl.errors import UserError
-from vfl.models import build_bottom, build_top, output_width
 from vfl.observation import ModelTensors, Observation, Setting
 
 ALTERED = 1e-3
@@ -45,19 +47,22 @@ class ExactAttack:
         self._rounds = Rounds(setting, choice, single)
         self._parameters: ModelTensors | None = None
         self._version = -1
+        self._trails = None if setting.frozen else Trails(setting, choice)
+        """While parameters move; None once there is no need for it."""
 
     def observe(self, observation: Observation) -> None:
         """Reduce one round to what is needed of it."""
         if self._parameters is None:
             self._parameters, self._version = observation.parameters, observation.version
-        if observation.version != self._version:
-            raise UserError(
-                f"attack exact: the parameters changed before round {observation.round}; it needs frozen ones, "
-                "so set training.lr to 0 or use an attack that follows moving parameters (cafe list attacks)"
-            )
         with one_thread():
+            if self._trails:
+                self._trails.add(observation)
+            if observation.version != self._version:
+                return
             if not self._relinks or len(self._rounds.batches) < 2 * self._per_epoch:
                 self._rounds.add(observation)
+            if self._trails and self._rounds.twice:
+                self._trails = None  # a warm-up: its frozen rounds tell everything
 
     @property
     def _per_epoch(self) -> int:
@@ -67,12 +72,20 @@ class ExactAttack:
         """Steps I and II, then III."""
         if self._parameters is None:
             raise UserError("attack exact: no round was observed")
+        if self._trails:
+            if self._inversion is None and not all(layer.sees_data for layer in self._choice.layers):
+                raise UserError(
+                    "attack exact with step_three false: the parameters moved, and step III is how it follows"
+                )
+            return recover_moving(
+                self._setting, self._choice, self._trails, self._inversion or InversionOptions(), progress
+            )
         if self._relinks and len(self._rounds.batches) == 2 * self._per_epoch:
             with one_thread():
                 self._rounds.batches = relink(self._rounds.factors, self._per_epoch)
         cells = cells_of(self._rounds.batches, self._setting.samples)
         self._check(cells)
-        bottoms, top = self._models(self._parameters)
+        bottoms, top = models_of(self._setting, self._parameters)
         if self._choice.method == "least_squares":
             solved, certificates = self._least_squares(progress)
             cells = [Cell((n,), ()) for n in range(self._setting.samples)]
@@ -93,6 +106,7 @@ class ExactAttack:
             labels=joined.labels,
             cells=self._arbitrary(cells),
             certificates=certificate,
+            rounds=tuple(self._rounds.numbers),
             used=("parameters", "gradients")
             if self._single or self._relinks
             else ("indices", "parameters", "gradients"),
@@ -151,15 +165,6 @@ class ExactAttack:
             else:
                 slices.append(_invert(self._setting, self._inversion, worker, bottoms[worker], layer.name, h, progress))
         return tuple(slices)
-
-    def _models(self, parameters: ModelTensors) -> tuple[list[nn.Module], nn.Module]:
-        setting = self._setting
-        bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-        widths = [output_width(bottom, box.shape) for bottom, box in zip(bottoms, setting.boxes, strict=True)]
-        top = build_top(setting.model, widths, setting.classes, setting.seed)
-        for module, tensors in zip([*bottoms, top], [*parameters.bottoms, parameters.top], strict=True):
-            module.load_state_dict(dict(tensors), strict=False)
-        return bottoms, top
 
     def _check(self, cells: Sequence[Cell]) -> None:
         """Refuse rounds that leave samples undetermined."""

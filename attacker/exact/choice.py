@@ -26,7 +26,7 @@ class Choice:
 def choose(setting: Setting, method: Method, single: bool) -> Choice:
     """Decide, or raise UserError with everything that stands in the way."""
     bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-    problems = [*_moving(setting), *dict.fromkeys(problem for bottom in bottoms for problem in _model(bottom))]
+    problems = [*_moving(setting, single), *dict.fromkeys(problem for bottom in bottoms for problem in _model(bottom))]
     if problems:
         raise UserError("attack exact: " + "; ".join(problems))
     layers = [
@@ -37,6 +37,12 @@ def choose(setting: Setting, method: Method, single: bool) -> Choice:
     roomy = [next((layer for layer in own if room(layer, setting.batch_size, single)), None) for own in layers]
     no_subspaces = _no_subspaces(setting, layers, roomy, single)
     no_squares = "it needs the batch indices of many rounds" if single else undetermined(setting)
+    if not setting.frozen:
+        if method == "least_squares":
+            raise UserError("attack exact by least squares: the parameters move, and with them every sample's gradient")
+        no_squares = "the parameters move"
+        if any(layer and 2 * setting.batch_size > layer.inputs for layer in roomy):
+            no_subspaces = "the parameters move, so the layer's inputs must hold two batches; use smaller batches"
     in_first = all(layer is own[0] for layer, own in zip(roomy, layers, strict=True))
     if method == "least_squares" or (method == "auto" and no_squares is None and (no_subspaces or not in_first)):
         if no_squares:
@@ -79,13 +85,18 @@ def _no_subspaces(
     return None
 
 
-def _moving(setting: Setting) -> list[str]:
+def _moving(setting: Setting, single: bool) -> list[str]:
+    """Return why samples cannot be followed through moving parameters."""
     if setting.frozen:
         return []
-    return [
-        "the parameters move, and with them every sample's gradient: set training.lr to 0, "
-        "or use an attack that follows moving parameters (cafe list attacks)"
-    ]
+    if single:
+        return ["the parameters move, and attack.epochs 1 does not follow them; leave it out, or set training.lr to 0"]
+    if setting.schedule == "uniform":
+        return [
+            "the parameters move, and it follows them through epochs: set federation.schedule to epochs, "
+            "or training.lr to 0"
+        ]
+    return []
 
 
 def _model(bottom: nn.Module) -> list[str]:

@@ -22,6 +22,8 @@ class Rounds:
         self._drawn = torch.zeros(setting.samples, dtype=torch.long)
         self._cell = torch.zeros(setting.samples, dtype=torch.long)
         self.batches: list[Tensor] = []
+        self.numbers: list[int] = []
+        """The rounds that are kept."""
         self.factors: list[list[Factors]] = [[] for _ in choice.layers]
         self.sketches = [sketch_of(setting.seed, m, layer.outputs) for m, layer in enumerate(choice.layers)]
         self.sketched: list[list[tuple[Tensor, Tensor]]] = [[] for _ in choice.layers]
@@ -32,12 +34,18 @@ class Rounds:
         shares = [f.noise / float(f.sigma[0]) for own in self.factors for f in own if f.rank]
         return bool(shares) and sorted(shares)[len(shares) // 2] > NOISY
 
+    @property
+    def twice(self) -> bool:
+        """Whether every sample was drawn at least twice."""
+        return bool((self._drawn >= 2).all())
+
     def add(self, observation: Observation) -> None:
         """Keep what a round adds."""
         batch = observation.indices
         if not self._wanted(batch):
             return
         self.batches.append(batch)
+        self.numbers.append(observation.round)
         for worker, layer in enumerate(self._choice.layers):
             gradients = observation.gradients.bottoms[worker]
             weight, bias = gradients[f"{layer.name}.weight"], gradients[f"{layer.name}.bias"]

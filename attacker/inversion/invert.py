@@ -10,12 +10,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from attacker.inversion.attempt import attempt, repairs
 from attacker.inversion.objective import Objective
 from attacker.inversion.options import InversionOptions
 from attacker.inversion.parallel import Tick, in_parallel
-from attacker.inversion.polish import polish
-from attacker.inversion.search import Anneal, search
-from vfl.seeds import generator
 
 SAME = (1e-4, 0.05)
 """Two attempts have found the same when they differ by less in mean square, and in residual by less, relative."""
@@ -47,27 +45,24 @@ def invert(
     samples = _Samples.unknown(len(targets), shape)
     undecided = targets.isfinite().all(1).nonzero().flatten()
 
-    def attempt_at(chunk: Tensor, attempt: int, tick: Tick) -> tuple[Tensor, Tensor]:
+    def attempt_at(chunk: Tensor, number: int, tick: Tick) -> tuple[Tensor, Tensor]:
         # a copy: the hook that catches the representation must not meet that of another thread
         objective = Objective.of(copy.deepcopy(frozen), layer, targets[chunk].to(place))
-        middle = samples.x[chunk] if _repairs(attempt) else torch.full((len(chunk), *shape), 0.5)
-        noise = torch.stack([_noise(seed, int(sample), attempt, shape) for sample in chunk])
-        start = (middle + options.noise * noise).to(place)
-        x, residual = polish(objective, search(objective, start, _anneal(options, attempt), tick), options, tick)
+        x, residual = attempt(objective, samples.x[chunk].to(place), chunk, number, seed, options, tick)
         return x.cpu(), residual.cpu()
 
-    for attempt in range(options.attempts):
+    for number in range(options.attempts):
         if not len(undecided):
             break
-        chunks = undecided.split(options.chunk or _chunk(shape, place))
-        jobs = [partial(attempt_at, chunk, attempt) for chunk in chunks]
+        chunks = undecided.split(options.chunk or chunk_size(shape, place))
+        jobs = [partial(attempt_at, chunk, number) for chunk in chunks]
         decided = len(targets) - len(undecided)
         wrong = [undecided[:0]]
         with closing(in_parallel(jobs, _threads(place))) as looks:
             for ended in looks:
-                for number, (x, residual) in ended:
-                    wrong.append(samples.improve(chunks[number], x, residual, options, not _repairs(attempt)))
-                    decided += len(chunks[number]) - len(wrong[-1])
+                for at, (x, residual) in ended:
+                    wrong.append(samples.improve(chunks[at], x, residual, options, not repairs(number)))
+                    decided += len(chunks[at]) - len(wrong[-1])
                 progress(decided, len(targets))
         undecided = torch.cat(wrong).sort().values
     progress(len(targets), len(targets))
@@ -99,24 +94,7 @@ class _Samples:
         return chunk[wrong & ~again] if independent else chunk[wrong]
 
 
-def _repairs(attempt: int) -> bool:
-    """Tell whether an attempt starts from the best so far, most of which is right, or from grey."""
-    return attempt % 2 == 1
-
-
-def _noise(seed: int, sample: int, attempt: int, shape: tuple[int, ...]) -> Tensor:
-    """Return noise of the sample's own, whatever chunk it is in."""
-    return torch.randn(shape, generator=generator(seed, f"inversion attempt {attempt}", sample))
-
-
-def _anneal(options: InversionOptions, attempt: int) -> Anneal:
-    """Return how to search: slower with every new start, and gently where there is something to repair."""
-    steps = options.search_steps * (1 + attempt // 2 * 2)
-    gentle = 1 / 3 if _repairs(attempt) else 1.0
-    return Anneal(steps, gentle * options.learning_rate, gentle * options.smoothness, options.sharpness)
-
-
-def _chunk(shape: tuple[int, ...], place: torch.device) -> int:
+def chunk_size(shape: tuple[int, ...], place: torch.device) -> int:
     """Return how many samples fit the caches of a processor, or fill a graphics card."""
     fitting = min(64, max(8, 16384 // max(1, math.prod(shape))))
     return fitting if place.type == "cpu" else 16 * fitting

@@ -33,6 +33,7 @@ def test_ctrl_c_stops_everything_and_keeps_what_is_done(config, tmp_path):
     assert summary["ended"] != "complete"
     assert summary["rounds"] >= 3
     assert len(list(Transcript(out / "transcript"))) >= 3
+    assert (out / "model.pt").exists()
 
 
 PLUGIN = """

@@ -6,9 +6,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from bench.one_process import observations
-from vfl.config import TrainingConfig
+from server.parameters import Parameters
+from tests.support import flat
+from vfl.config import RateSchedule, TrainingConfig
 from vfl.models import build_bottom, build_top, output_width
-from vfl.observation import Setting
+from vfl.observation import ModelTensors, Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
 
@@ -23,8 +25,13 @@ SETTING = Setting(
         (TrainingConfig(lr=0.3), lambda p: torch.optim.SGD(p, lr=0.3)),
         (TrainingConfig(lr=0.3, momentum=0.8), lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.8)),
         (TrainingConfig(lr=0.02, optimizer="adam"), lambda p: torch.optim.Adam(p, lr=0.02)),
+        (TrainingConfig(lr=0.3, weight_decay=0.1), lambda p: torch.optim.SGD(p, lr=0.3, weight_decay=0.1)),
+        (
+            TrainingConfig(lr=0.02, optimizer="adam", weight_decay=0.1),
+            lambda p: torch.optim.Adam(p, lr=0.02, weight_decay=0.1),
+        ),
     ],
-    ids=["sgd", "momentum", "adam"],
+    ids=["sgd", "momentum", "adam", "sgd decay", "adam decay"],
 )
 def test_parameters_follow_torchs_own_optimiser(training, optimizer):
     x, y = torch.randn(12, 7), torch.arange(12) % 2
@@ -46,3 +53,49 @@ def test_parameters_follow_torchs_own_optimiser(training, optimizer):
 def test_frozen_parameters_keep_their_version():
     versions = [o.version for o in observations(SETTING, torch.randn(12, 7), torch.arange(12) % 2, TrainingConfig())]
     assert versions == [1] * 9
+
+
+def filled(parameters: Parameters, value: float) -> ModelTensors:
+    """Gradients that are this value everywhere."""
+    bottoms = tuple({n: torch.full_like(p, value) for n, p in b.items()} for b in parameters.current.bottoms)
+    return ModelTensors(bottoms, {n: torch.full_like(p, value) for n, p in parameters.current.top.items()})
+
+
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}], ids=["momentum", "adam"])
+def test_rounds_at_rate_0_leave_no_trace(optimizer):
+    schedule = RateSchedule(frozen_epochs=1)  # three rounds of five of the twelve samples
+    late = Parameters(SETTING, TrainingConfig(lr=0.1, weight_decay=0.1, schedule=schedule, **optimizer))
+    plain = Parameters(SETTING, TrainingConfig(lr=0.1, weight_decay=0.1, **optimizer))
+    before = late.current
+    for number in (1, 2, 3):
+        late.update(number, filled(late, 5.0))
+        assert late.current is before
+        assert late.version == 1
+    for number in (4, 5):
+        late.update(number, filled(late, 0.5))
+        plain.update(number, filled(plain, 0.5))
+    assert late.version == 3
+    left, right = flat(late.current), flat(plain.current)
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_the_whole_models_gradient_is_clipped_and_what_was_uploaded_stays():
+    parameters = Parameters(SETTING, TrainingConfig(lr=1.0, clip_norm=0.25))
+    for value, norm in ((2.0, 0.25), (1e-4, None)):
+        before, gradients = flat(parameters.current), filled(parameters, value)
+        parameters.update(1, gradients)
+        moved = torch.cat([(tensor - before[name]).flatten() for name, tensor in flat(parameters.current).items()])
+        given = torch.cat([tensor.flatten() for tensor in flat(gradients).values()])
+        assert torch.equal(given, torch.full_like(given, value))
+        assert float(moved.norm()) == pytest.approx(norm or float(given.norm()), rel=1e-3)
+
+
+def test_a_worker_without_gradients_keeps_its_parameters_under_decay_and_clipping():
+    parameters = Parameters(SETTING, TrainingConfig(lr=0.1, weight_decay=0.1, clip_norm=1.0))
+    before, gradients = parameters.current, filled(parameters, 1.0)
+    parameters.update(1, ModelTensors(({}, *gradients.bottoms[1:]), gradients.top))
+    same = [
+        all(torch.equal(new[name], old[name]) for name in new)
+        for new, old in zip(parameters.current.bottoms, before.bottoms, strict=True)
+    ]
+    assert same == [True, False, False]

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from attacker.interface import attacks
-from vfl.config import apply_change, load_config
+from vfl.config import apply_change, load_config, parse_config
 from vfl.datasets import datasets
 from vfl.errors import UserError
 from vfl.models import models
@@ -41,6 +41,22 @@ def test_defaults_and_changes(tmp_path):
         ("federation.rounds=3", r"either epochs or rounds"),
         ("federation.slices=['0:4']", r"1 slices for 4 workers"),
         ("training.lr=-1", r"training\.lr"),
+        ("training.weight_decay=-0.1", r"training\.weight_decay: .*greater than or equal to 0 \(got -0\.1\)"),
+        ("training.clip_norm=0", r"training\.clip_norm: .*greater than 0 \(got 0\)"),
+        ("training.schedule=cosine", r"training\.schedule: .*\(got 'cosine'\)"),
+        ("training.schedule.kind=linear", r"training\.schedule\.kind: .*'constant', 'cosine' or 'step'.*'linear'"),
+        ("training.schedule.frozen_epochs=-1", r"training\.schedule\.frozen_epochs: .*greater than or equal to 0"),
+        ("training.schedule.warmup_epochs=1.5", r"training\.schedule\.warmup_epochs: .*integer"),
+        ("training.schedule={kind: step, every_epochs: 0}", r"training\.schedule\.every_epochs: .*equal to 1"),
+        ("training.schedule={kind: step, factor: 0}", r"training\.schedule\.factor: .*greater than 0"),
+        ("training.schedule={kind: cosine, floor: 2}", r"training\.schedule\.floor: .*less than or equal to 1"),
+        ("training.schedule.floor=0.1", r"training\.schedule: floor belongs to kind cosine, and kind is constant"),
+        ("training.schedule.factor=0.5", r"training\.schedule: factor belongs to kind step, and kind is constant"),
+        ("training.schedule.gamma=0.5", r"training\.schedule\.gamma: there is no such key"),
+        ("training.evaluate_every=0", r"training\.evaluate_every: .*greater than or equal to 1"),
+        ("training.early_stop={}", r"training: early_stop needs evaluate_every"),
+        ("training={evaluate_every: 1, early_stop: {patience: 0}}", r"training\.early_stop\.patience: .*equal to 1"),
+        ("training={evaluate_every: 1, early_stop: {min_delta: -1}}", r"training\.early_stop\.min_delta: .*equal to 0"),
         ("colour=blue", r"colour: there is no such key"),
         ("federation", r"expected key=value"),
         ("data.name.first=1", r"name holds a value"),
@@ -49,6 +65,17 @@ def test_defaults_and_changes(tmp_path):
 def test_a_bad_key_is_named(tmp_path, change, words):
     with pytest.raises(UserError, match=words):
         load_config(write(tmp_path, GOOD), [change])
+
+
+def test_a_training_section_reads_back_as_it_was_written(tmp_path):
+    training = (
+        "training={lr: 0.1, weight_decay: 0.01, clip_norm: 2, evaluate_every: 5, early_stop: {patience: 2}, "
+        "schedule: {kind: step, every_epochs: 2, factor: 0.5, warmup_epochs: 1}}"
+    )
+    config = load_config(write(tmp_path, GOOD), [training])
+    assert config.training.early_stop.min_delta == 0
+    assert config.training.schedule.frozen_epochs == 0
+    assert parse_config(config.model_dump(mode="json"), "the summary") == config
 
 
 @pytest.mark.parametrize(

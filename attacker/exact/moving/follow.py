@@ -1,0 +1,200 @@
+"""One worker's data from rounds with different parameters: invert, predict how each h moved, correct, and again."""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from attacker.exact.moving.correct import Meetings, Where, moved, outside, unmoved
+from attacker.exact.moving.lengths import take_apart
+from attacker.exact.moving.trail import Trail
+from attacker.inversion import InversionOptions
+from attacker.inversion.attempt import attempt
+from attacker.inversion.invert import chunk_size
+from attacker.inversion.objective import Objective
+from attacker.inversion.parallel import Tick, in_parallel
+from attacker.inversion.polish import polish
+from vfl.network import resolve_device
+
+T = TypeVar("T")
+
+ITERATIONS = 16
+SETTLED = 1e-5
+"""A sample whose h changes by less, relative, is done once its data fit it."""
+STEPS = 25
+"""Polishing steps between two corrections."""
+PATIENCE = 3
+"""Corrections before a sample that does not fit counts as stuck: by then it is its basin that is wrong, not its h."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What became of a worker's samples."""
+
+    x: Tensor
+    """(samples, *shape), NaN where nothing leaked."""
+    h: Tensor
+    """(samples, inputs): the representation in the sample's own base round."""
+    outside: Tensor
+    """(samples,): the median share of h(x) outside of the spaces of its rounds, each with its own parameters."""
+
+
+class Follower:
+    """Follows one worker's samples through its rounds."""
+
+    def __init__(
+        self,
+        trail: Trail,
+        where: Where,
+        shape: tuple[int, ...],
+        sees_data: bool,
+        options: InversionOptions,
+        seed: int,
+        device: str,
+    ) -> None:
+        self._trail, self._where, self._shape, self._options, self._seed = trail, where, shape, options, seed
+        self._sees_data, self._place = sees_data, torch.device(resolve_device(device))
+        self._meetings = Meetings(trail)
+        self._groups = {t: torch.tensor(where.based(t)) for t in sorted(set(where.base))}
+        count = len(where.base)
+        self._x = torch.full((count, *shape), torch.nan)
+        self._residual = torch.full((count,), torch.inf)
+        self._changed = torch.zeros(count, dtype=torch.bool)
+        self._h = [
+            stop.factors.left.new_full((len(stop.batch), len(stop.factors.left)), torch.nan) for stop in trail.stops
+        ]
+        self._place_of = {(n, t): at for t, stop in enumerate(trail.stops) for at, n in enumerate(stop.batch.tolist())}
+        self._chunk = options.chunk or chunk_size(shape, self._place)
+
+    def follow(self, progress: Callable[[int, int], None]) -> Followed:
+        """Return the data of all samples."""
+        targets = self._start()
+        known = targets[:, 0].isfinite()
+        quick = self._options.model_copy(update={"polish_steps": STEPS, "levels": 0})
+        self._improve(targets, known, 0, quick)
+        attempts = 1
+        for iteration in range(1, ITERATIONS + 1):
+            progress(iteration, ITERATIONS + 1)
+            before, targets = targets, self._correct()
+            change = (targets - before).norm(dim=1) / targets.norm(dim=1)
+            fits = self._residual <= self._options.acceptable
+            stuck = known & ~fits & (change < self._residual) & (iteration >= PATIENCE)
+            going = known & (~fits | (change > SETTLED)) & ~stuck
+            if not bool((going | stuck).any()):
+                break
+            self._improve(targets, going, None, quick)
+            if bool(stuck.any()) and attempts < self._options.attempts:
+                self._improve(targets, stuck, attempts, quick)
+                attempts += 1
+        self._improve(targets, known, None, self._options)
+        predicted = self._predicted()
+        progress(ITERATIONS + 1, ITERATIONS + 1)
+        away = [self._outside(n, predicted) for n in range(len(self._x))]
+        return Followed(self._x, targets, torch.tensor(away, dtype=torch.float64))
+
+    def _start(self) -> Tensor:
+        """Return the first targets: directions as if nothing had moved."""
+        targets = self._unknown()
+        for t, members in self._groups.items():
+            stop = self._trail.stops[t]
+            directions = torch.stack(
+                [unmoved(self._trail, self._where, self._meetings, n, t) for n in stop.batch.tolist()]
+            )
+            lengths, _ = take_apart(stop.factors, directions)
+            usual = lengths[lengths > 0].median() if bool((lengths > 0).any()) else lengths.new_tensor(torch.nan)
+            lengths = torch.where((lengths > usual / 3) & (lengths < usual * 3), lengths, usual)
+            at = _places(stop.batch, members)
+            targets[members] = directions[at] * lengths[at, None]
+        return targets
+
+    def _correct(self) -> Tensor:
+        """Return better targets: all rounds of a sample together, the moves between them as the estimate has them."""
+        predicted = self._predicted()
+        targets = self._unknown()
+        for t, members in self._groups.items():
+            stop = self._trail.stops[t]
+            h = predicted[t] @ stop.factors.left @ stop.factors.left.T
+            at = _places(stop.batch, members)
+            for place, n in zip(at.tolist(), members.tolist(), strict=True):
+                own = {r: predicted[r][self._place_of[n, r]] for r in self._where.rounds[n]}
+                if bool(own[t][0].isfinite()):
+                    h[place] = moved(self._trail, self._where, self._meetings, n, own)
+            size = h.norm(dim=1)
+            directions = (h / size[:, None]).nan_to_num(0.0)
+            lengths, _ = take_apart(stop.factors, directions)
+            lengths = torch.where((lengths > size / 2) & (lengths < size * 2), lengths, size)
+            targets[members] = directions[at] * lengths[at, None]
+        return targets
+
+    def _predicted(self) -> list[Tensor]:
+        """Return for each round the h that the estimate has in it, (batch, inputs)."""
+        stops = self._trail.stops
+        changed = [self._changed[stop.batch].nonzero()[:, 0] for stop in stops]
+        work = [t for t, rows in enumerate(changed) if len(rows)]
+        jobs = [partial(_represent, self._trail, t, self._x[stops[t].batch[changed[t]]]) for t in work]
+        for t, h in zip(work, _results(jobs), strict=True):
+            self._h[t][changed[t]] = h
+        self._changed[:] = False
+        return self._h
+
+    def _improve(self, targets: Tensor, which: Tensor, number: int | None, options: InversionOptions) -> None:
+        """Bring the data of some samples nearer to their targets: by a new attempt, or on from where they are."""
+        work = [
+            (t, chosen)
+            for t, members in self._groups.items()
+            for chosen in members[which[members]].split(self._chunk)
+            if len(chosen)
+        ]
+        jobs = [partial(self._job, t, targets[chosen], chosen, number, options) for t, chosen in work]
+        for (_, chosen), (x, residual) in zip(work, _results(jobs), strict=True):
+            better = torch.full_like(residual, number is None, dtype=torch.bool) | ~(residual >= self._residual[chosen])
+            self._x[chosen[better]], self._residual[chosen[better]] = x[better], residual[better]
+            self._changed[chosen[better]] = True
+
+    def _job(
+        self, t: int, targets: Tensor, chosen: Tensor, number: int | None, options: InversionOptions, tick: Tick
+    ) -> tuple[Tensor, Tensor]:
+        if self._sees_data:
+            return targets.float().reshape(-1, *self._shape), torch.zeros(len(chosen))
+        objective = Objective.of(
+            self._trail.model_at(t).to(self._place), self._trail.layer, targets.float().to(self._place)
+        )
+        x = self._x[chosen].to(self._place)
+        if number is None:
+            x, residual = polish(objective, x, options, tick)
+        else:
+            x, residual = attempt(objective, x, chosen, number, self._seed, options, tick)
+        return x.cpu(), residual.cpu()
+
+    def _outside(self, n: int, predicted: Sequence[Tensor]) -> float:
+        if not bool(self._x[n].isfinite().all()):
+            return float("nan")
+        stops = self._trail.stops
+        away = [outside(stops[t].factors, predicted[t][self._place_of[n, t]]) for t in self._where.rounds[n]]
+        return float(torch.tensor(away).median())
+
+    def _unknown(self) -> Tensor:
+        return torch.full((len(self._x), len(self._trail.stops[0].factors.left)), torch.nan, dtype=torch.float64)
+
+
+def _represent(trail: Trail, t: int, x: Tensor, tick: Tick) -> Tensor:
+    tick()
+    return trail.representations(t, x)
+
+
+def _results(jobs: Sequence[Callable[[Tick], T]]) -> list[T]:
+    """Run jobs on all cores; their results in order."""
+    found: dict[int, T] = {}
+    with closing(in_parallel(jobs, torch.get_num_threads())) as looks:
+        for ended in looks:
+            found.update(ended)
+    return [found[number] for number in range(len(jobs))]
+
+
+def _places(batch: Tensor, members: Tensor) -> Tensor:
+    """Return where in a batch samples are."""
+    return (batch[None] == members[:, None]).to(torch.uint8).argmax(dim=1)

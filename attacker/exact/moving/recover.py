@@ -1,0 +1,101 @@
+"""All workers' data, labels and certificates from rounds with different parameters."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from attacker.exact.cells import Cell
+from attacker.exact.choice import Choice
+from attacker.exact.factors import Factors
+from attacker.exact.labels import join_workers
+from attacker.exact.models import models_of
+from attacker.exact.moving.correct import Where
+from attacker.exact.moving.follow import Followed, Follower
+from attacker.exact.moving.lengths import take_apart
+from attacker.exact.moving.trail import Trails
+from attacker.exact.solve import Solved
+from attacker.exact.threads import one_thread
+from attacker.interface import Progress, Recovery
+from attacker.inversion import InversionOptions
+from vfl.errors import UserError
+from vfl.observation import Setting
+
+UNSURE = 1e-2
+"""A sample whose h is further outside of its rounds' spaces is not to be trusted."""
+
+
+def recover_moving(
+    setting: Setting, choice: Choice, trails: Trails, options: InversionOptions, progress: Progress
+) -> Recovery:
+    """Follow every worker's samples, then read the labels off the rounds that they were recovered from."""
+    where = Where.of(trails.batches, setting.samples, trails.middle)
+    _check(where, setting, len(trails.batches))
+    followed = []
+    for worker, (trail, layer, box) in enumerate(zip(trails.workers, choice.layers, setting.boxes, strict=True)):
+
+        def step(done: int, total: int, worker: int = worker) -> None:
+            progress("following", worker * total + done, setting.workers * total)
+
+        follower = Follower(trail, where, box.shape, layer.sees_data, options, setting.seed, setting.device)
+        followed.append(follower.follow(step))
+    labels = _labels(setting, choice, trails, where, followed)
+    certificates = torch.stack([own.outside for own in followed], dim=1)
+    return Recovery(
+        slices=tuple(own.x for own in followed),
+        labels=labels,
+        certificates=certificates,
+        rounds=tuple(trails.numbers),
+        notes=tuple(_notes(trails, certificates)),
+    )
+
+
+def _check(where: Where, setting: Setting, rounds: int) -> None:
+    few = [n for n, own in enumerate(where.rounds) if len(own) < 3]
+    if few:
+        raise UserError(
+            f"attack exact while parameters move: {len(few)} of {setting.samples} samples (sample {few[0]} for one) "
+            f"were in fewer than 3 of the {rounds} rounds; more epochs are needed"
+        )
+
+
+def _labels(setting: Setting, choice: Choice, trails: Trails, where: Where, followed: Sequence[Followed]) -> Tensor:
+    """Return every sample's label, -1 where unknown: the network of its own base round tells it."""
+    labels = torch.full((setting.samples,), -1)
+    names = [layer.name for layer in choice.layers]
+    shapes = [box.shape for box in setting.boxes]
+    for t in sorted(set(where.base)):
+        if t not in trails.whole:
+            continue
+        bottoms, top = models_of(setting, trails.whole[t])
+        batch = trails.batches[t]
+        with one_thread():
+            solved = [
+                _solved(trail.stops[t].factors, trail.representations(t, own.x[batch]))
+                for trail, own in zip(trails.workers, followed, strict=True)
+            ]
+            cells = [Cell((place,), ()) for place in range(len(batch))]
+            joined = join_workers(cells, solved, bottoms, names, shapes, top)
+        based = torch.tensor([where.base[n] == t for n in batch.tolist()])
+        labels[batch[based]] = joined.labels[based]
+    return labels
+
+
+def _solved(factors: Factors, h: Tensor) -> Solved:
+    """Return a batch's h and v: the v that its gradients have with these h."""
+    _, v = take_apart(factors, (h / h.norm(dim=1, keepdim=True)).nan_to_num(0.0))
+    return Solved(h, v)
+
+
+def _notes(trails: Trails, certificates: Tensor) -> list[str]:
+    notes = [
+        f"The parameters moved ({len(trails.versions)} versions in {len(trails.numbers)} rounds): each sample was "
+        "followed through its rounds, every round with its own parameters."
+    ]
+    lost = int(certificates.isnan().sum())
+    if lost:
+        notes.append(f"Nothing leaked, or nothing could be parted, for {lost} of {certificates.numel()} slices.")
+    wrong = int((certificates > UNSURE).sum())
+    if wrong:
+        notes.append(f"{wrong} slices have a certificate above {UNSURE:g} and are not to be trusted.")
+    return notes

@@ -1,0 +1,140 @@
+"""Where rounds lie until the attack has read them: a few in memory, the rest in the transcript's folder on disk."""
+
+import os
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from vfl.observation import ModelTensors, Observation
+from vfl.results import Queue
+from vfl.transcript import parameters_name, round_name, write_parameters, write_round
+
+SLOTS = 4
+"""Rounds that wait in memory; those beyond them wait on disk."""
+
+RESERVE = 2 << 30
+"""Bytes of the disk that waiting rounds leave free."""
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The files of one round."""
+
+    round: Path
+    parameters: Path | None
+    """None if the attack has this version already."""
+    discard: bool = False
+    """Whether nobody wants the files once they are read."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders of a run's waiting rounds, known to both sides: whoever is left last clears them."""
+
+    slots: Path
+    transcript: Path
+    recorded: bool
+    """Whether the transcript is to be kept; all rounds are read from there then."""
+
+    @classmethod
+    def make(cls, out: Path, recorded: bool) -> "Places":
+        """Choose the folders for a run."""
+        memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
+        slots = Path(tempfile.mkdtemp(prefix=f"cafe-rounds-{os.getpid()}-", dir=memory))
+        return cls(slots, out.resolve() / "transcript", recorded)
+
+    def clear(self) -> None:
+        """Remove all that is not to be kept."""
+        shutil.rmtree(self.slots, ignore_errors=True)
+        if not self.recorded:
+            for path in self.transcript.glob("*.safetensors"):
+                path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.transcript.rmdir()
+
+
+class Shelf:
+    """Puts rounds where the attack finds them. Slots are written over in place, which costs no new memory."""
+
+    def __init__(self, places: Places, queue: Queue) -> None:
+        self._places, self._queue = places, queue
+        self._free = set(range(SLOTS))
+        self._unread: deque[int | None] = deque()
+        self._version = 0
+
+    @property
+    def unread(self) -> int:
+        """Return how many rounds the attack is behind."""
+        return len(self._unread)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another round can be put: in a slot, or on a disk that is not about to be full."""
+        if self._free or self._places.recorded:
+            return True
+        return shutil.disk_usage(self._places.transcript.parent).free > RESERVE
+
+    def put(self, observation: Observation) -> Shown:
+        """Store a round, with its parameters if they are new."""
+        new, self._version = observation.version != self._version, observation.version
+        slot = self._slot(observation)
+        self._unread.append(slot)
+        self._queue.longest = max(self._queue.longest, self.unread)
+        if slot is None:
+            self._queue.spilled += 1
+        if self._places.recorded or slot is None:
+            folder = self._places.transcript
+            shown = Shown(
+                folder / round_name(observation.round),
+                folder / parameters_name(observation.version) if new else None,
+                discard=not self._places.recorded,
+            )
+        else:
+            folder = self._places.slots
+            shown = Shown(_slot_file(folder, slot), folder / f"{slot}-parameters" if new else None)
+        if not self._places.recorded:
+            _write(shown, observation)
+        return shown
+
+    def taken(self) -> None:
+        """Note that the attack is done with its oldest round."""
+        slot = self._unread.popleft()
+        if slot is not None:
+            self._free.add(slot)
+
+    def _slot(self, observation: Observation) -> int | None:
+        """Take the first free slot, as it is the likeliest to have its memory already."""
+        if not self._free:
+            return None
+        slot = min(self._free)
+        if not self._places.recorded and not _slot_file(self._places.slots, slot).exists():
+            needed = 2 * (_size(observation.gradients) + _size(observation.parameters))
+            if shutil.disk_usage(self._places.slots).free < needed:
+                return None
+        self._free.remove(slot)
+        return slot
+
+
+def _slot_file(folder: Path, slot: int) -> Path:
+    return folder / f"{slot}-round"
+
+
+def _write(shown: Shown, observation: Observation) -> None:
+    if shown.discard:
+        shown.round.parent.mkdir(parents=True, exist_ok=True)
+    write_round(shown.round, observation)
+    if shown.parameters is not None:
+        write_parameters(shown.parameters, observation)
+
+
+def _size(tensors: ModelTensors) -> int:
+    parts: Iterable[Tensor] = (tensor for part in (*tensors.bottoms, tensors.top) for tensor in part.values())
+    return sum(tensor.nbytes for tensor in parts)

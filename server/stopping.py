@@ -1,0 +1,16 @@
+"""When training has gone on for long enough: the test loss no longer becomes smaller."""
+
+import math
+from collections.abc import Iterable
+
+from vfl.config import EarlyStop
+
+
+def no_longer_improves(losses: Iterable[float], rule: EarlyStop) -> bool:
+    """Tell whether the last `patience` of these test losses did not improve on what was best before them."""
+    best, since = math.inf, 0
+    for loss in losses:
+        since += 1
+        if loss < best - rule.min_delta:
+            best, since = loss, 0
+    return since >= rule.patience

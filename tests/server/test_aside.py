@@ -1,0 +1,178 @@
+"""The attack in its own process: it sees every round once, in order and to the last bit, however slow it is."""
+
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from attacker.interface import attacks, silent
+from server.aside import Aside, AttackProcess
+from server.shelf import SLOTS
+from tests.server.slow_attack import described
+from tests.support import run_in_one_process, small_config
+from vfl.errors import RunFailedError, UserError
+from vfl.observation import Setting
+from vfl.partition import partition
+from vfl.results import Queue
+from vfl.transcript import Transcript, TranscriptWriter
+
+ROUNDS = 14
+
+
+def setting_of(config) -> Setting:
+    boxes = tuple(partition((1, 8, 8), 4))
+    rounds, training = config.federation.rounds, config.training
+    return Setting(config.model, boxes, 10, 24, 8, "epochs", rounds, training.frozen, config.seed)
+
+
+def left_in_memory() -> list[Path]:
+    return [path for folder in ("/dev/shm", "/tmp") for path in Path(folder).glob(f"cafe-rounds-{os.getpid()}-*")]
+
+
+class Beside:
+    """An attack in a process of its own, and the rounds to show it."""
+
+    def __init__(self, out: Path, lr: float = 0.1, transcript: bool = False, **options) -> None:
+        name = options.pop("name", "tests.server.slow_attack:Slow")
+        self.config = small_config(
+            federation={"rounds": ROUNDS}, training={"lr": lr}, attack={"name": name, **options}, transcript=transcript
+        )
+        self.rounds = run_in_one_process(self.config)
+        self.setting, self.out, self.queue = setting_of(self.config), out, Queue()
+        self.process = AttackProcess()
+        self.aside: Aside | None = None
+
+    def __enter__(self) -> "Beside":
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self.aside is not None:
+            self.aside.close()
+        self.process.end()
+        assert left_in_memory() == []
+
+    def start(self) -> Aside:
+        self.aside = Aside(self.process.pipe, self.config, self.setting, self.out, self.queue)
+        return self.aside
+
+    def show(self) -> None:
+        assert self.aside is not None
+        for observation in self.rounds:
+            self.aside.observe(observation)
+
+
+@pytest.mark.parametrize(("lr", "versions"), [(0.1, ROUNDS), (0.0, 1)])
+def test_a_slow_attack_sees_every_round_once_in_order_and_to_the_last_bit(tmp_path, lr, versions):
+    with Beside(tmp_path, lr, seconds=0.1) as beside:
+        beside.start()
+        beside.show()
+        assert list((tmp_path / "transcript").glob("round-*"))
+        steps = []
+        recovery = beside.aside.recover(lambda *step: steps.append(step))
+        assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
+        assert recovery.notes[-1] == f"{versions} versions at priority {os.getpriority(os.PRIO_PROCESS, 0)}"
+        assert torch.equal(recovery.labels, torch.arange(3))
+        assert steps[-1] == ("slow", 1, 1)
+        assert ("observing", 1, 1) not in steps
+        assert beside.queue.longest > SLOTS
+        assert 0 < beside.queue.spilled < ROUNDS
+        assert list((tmp_path / "transcript").iterdir()) == []
+    assert not (tmp_path / "transcript").exists()
+
+
+def test_an_attack_reads_a_transcript_that_is_kept_anyway(tmp_path):
+    with Beside(tmp_path, seconds=0.05, transcript=True) as beside:
+        recorder = TranscriptWriter(tmp_path / "transcript", beside.config, beside.setting)
+        for observation in beside.rounds:
+            recorder.observe(observation)
+        beside.start()
+        beside.show()
+        recovery = beside.aside.recover(silent)
+        assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
+        assert beside.queue.spilled > 0
+    assert list(map(described, Transcript(tmp_path / "transcript"))) == list(map(described, beside.rounds))
+
+
+def test_when_the_disk_is_full_rounds_wait_for_the_attack(tmp_path, monkeypatch):
+    monkeypatch.setattr("server.shelf.RESERVE", 1 << 60)
+    with Beside(tmp_path, seconds=0.05) as beside:
+        beside.start()
+        beside.show()
+        recovery = beside.aside.recover(silent)
+        assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
+        assert beside.queue == Queue(spilled=0, longest=SLOTS)
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_without_room_in_memory_rounds_wait_on_disk(tmp_path, monkeypatch, full):
+    if full:
+        monkeypatch.setattr("server.shelf.shutil.disk_usage", lambda path: SimpleNamespace(free=free[path == tmp_path]))
+        free = {True: 1 << 60, False: 0}
+    else:
+        monkeypatch.setattr("server.shelf.SHARED_MEMORY", tmp_path / "missing")
+    with Beside(tmp_path) as beside:
+        beside.start()
+        beside.show()
+        recovery = beside.aside.recover(silent)
+        assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
+        assert not full or beside.queue.spilled == ROUNDS
+
+
+def test_its_numbers_are_those_of_an_attack_in_this_process(tmp_path):
+    with Beside(tmp_path, name="cafe", switch_one=None, switch_two=None) as beside:
+        here = attacks.build(beside.config.attack).start(beside.setting)
+        beside.start()
+        beside.show()
+        for observation in beside.rounds:
+            here.observe(observation)
+        found, expected = beside.aside.recover(silent), here.recover(silent)
+        assert found.notes == expected.notes
+        for left, right in zip(found.slices, expected.slices, strict=True):
+            assert torch.equal(left, right)
+
+
+def test_a_setting_that_will_not_do_is_said_at_once(tmp_path):
+    with Beside(tmp_path, fails="start") as beside, pytest.raises(UserError, match="told to fail in start"):
+        beside.start()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"fails": "observe"}, UserError, "told to fail in observe"),
+        ({"fails": "recover"}, UserError, "told to fail in recover"),
+        ({"fails": "observe", "bug": True}, RunFailedError, "internal error: KeyError: 'a bug'"),
+        ({"fails": "killed"}, RunFailedError, "the attack's process ended without a word"),
+    ],
+)
+def test_what_goes_wrong_there_is_raised_here(tmp_path, options, kind, words):
+    with Beside(tmp_path, **options) as beside:
+        aside = beside.start()
+        with pytest.raises(kind, match=words):  # noqa: PT012
+            beside.show()
+            aside.recover(silent)
+
+
+def test_a_coordinator_that_hangs_up_ends_it_in_the_middle_of_a_round(tmp_path):
+    with Beside(tmp_path, seconds=300.0) as beside:
+        beside.start()
+        beside.show()
+        beside.aside.close()
+        beside.process._process.join(10)
+        assert beside.process._process.exitcode == 0
+
+
+def test_it_clears_up_itself_when_the_coordinator_was_killed(tmp_path):
+    with Beside(tmp_path, seconds=300.0) as beside:
+        beside.start()
+        beside.show()
+        slots = left_in_memory()
+        assert slots
+        assert (tmp_path / "transcript").exists()
+        os.kill(beside.process._process.pid, signal.SIGINT)  # Ctrl-C alone does not end it
+        beside.process.pipe.close()  # as the kernel does
+        beside.process._process.join(10)
+        assert not any(path.exists() for path in (*slots, tmp_path / "transcript"))

@@ -1,0 +1,42 @@
+"""The whole model in one place, as plain PyTorch: every worker's bottom model and the top model."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vfl.models import build_bottom, build_top, output_width
+from vfl.observation import ModelTensors
+from vfl.partition import Shape
+from vfl.registry import PluginSection
+
+
+class WholeModel(nn.Module):
+    """All parties' models: `bottoms` maps each worker's slice to a vector, `top` the vectors to the logits."""
+
+    def __init__(self, bottoms: Sequence[nn.Module], top: nn.Module, widths: Sequence[int]) -> None:
+        super().__init__()
+        self.bottoms = nn.ModuleList(bottoms)
+        self.top = top
+        self.widths = list(widths)
+
+    def forward(self, slices: Sequence[Tensor]) -> Tensor:
+        """Return the logits of a batch, given each worker's slice of it."""
+        outputs = [bottom(part) for bottom, part in zip(self.bottoms, slices, strict=True)]
+        logits: Tensor = self.top(torch.cat(outputs, dim=1))
+        return logits
+
+
+def whole_model(section: PluginSection, shapes: Sequence[Shape], classes: int, seed: int) -> WholeModel:
+    """Build the model that a config's `model` section names for slices of these shapes, initialised from the seed."""
+    bottoms = [build_bottom(section, shape, seed, worker) for worker, shape in enumerate(shapes)]
+    widths = [output_width(bottom, shape) for bottom, shape in zip(bottoms, shapes, strict=True)]
+    return WholeModel(bottoms, build_top(section, widths, classes, seed), widths)
+
+
+def state_dict(tensors: ModelTensors) -> dict[str, Tensor]:
+    """Return parameters under the names that `WholeModel.load_state_dict` knows them by."""
+    named = {f"top.{name}": tensor for name, tensor in tensors.top.items()}
+    for worker, bottom in enumerate(tensors.bottoms):
+        named |= {f"bottoms.{worker}.{name}": tensor for name, tensor in bottom.items()}
+    return named
