@@ -174,7 +174,7 @@ def test_nobody_at_the_coordinators_address(config):
         (["serve", "CONFIG", "--listen", "203.0.113.7:1"], "cannot be bound"),
         (["attack", "nowhere"], "nowhere is not a transcript"),
         (["list", "birds"], "choose one of attacks, defences, datasets, models"),
-        (["bench", "tea"], "choose one of federation, attack, matching"),
+        (["bench", "tea"], "choose one of federation, training, attack, matching"),
         (["brew"], "No such command 'brew'"),
     ],
 )
