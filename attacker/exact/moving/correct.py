@@ -82,7 +82,7 @@ def moved(trail: Trail, where: Where, meetings: Meetings, n: int, predicted: Map
     left = trail.stops[base].factors.left
     size = left.shape[1]
     matrix, right = left.new_zeros(size, size), left.new_zeros(size)
-    away = {t: outside(trail.stops[t].factors, h) for t, h in predicted.items()}
+    away = {t: float(outside(trail.stops[t].factors, h[None])) for t, h in predicted.items()}
     limit = _limit(torch.tensor(list(away.values())))
     for t, h in predicted.items():
         if t == base or away[t] > limit:
@@ -97,12 +97,11 @@ def moved(trail: Trail, where: Where, meetings: Meetings, n: int, predicted: Map
     return solved
 
 
-def outside(factors: Factors, h: Tensor) -> float:
-    """Return the share of a vector that lies outside of a round's space."""
-    length = float(h.norm())
-    if length == 0:
-        return 1.0
-    return float((h - factors.left @ (factors.left.T @ h)).norm()) / length
+def outside(factors: Factors, h: Tensor) -> Tensor:
+    """Return the share of vectors (n, inputs) that lies outside of a round's space (n,); all of a vector of zeros."""
+    away: Tensor = (h - (h @ factors.left) @ factors.left.T).norm(dim=1)
+    length = h.norm(dim=1)
+    return torch.where(length == 0, torch.ones_like(length), away / length)
 
 
 def _limit(distances: Tensor) -> float:

@@ -23,8 +23,8 @@ from vfl.network import resolve_device
 T = TypeVar("T")
 
 ITERATIONS = 16
-SETTLED = 1e-5
-"""A sample whose h changes by less, relative, is done once its data fit it."""
+SETTLED = 5e-4
+"""A sample whose h changes by less, relative, is done once its data fit it: near enough for rounding to do the rest."""
 STEPS = 25
 """Polishing steps between two corrections."""
 PATIENCE = 3
@@ -84,17 +84,29 @@ class Follower:
             fits = self._residual <= self._options.acceptable
             stuck = known & ~fits & (change < self._residual) & (iteration >= PATIENCE)
             going = known & (~fits | (change > SETTLED)) & ~stuck
-            if not bool((going | stuck).any()):
+            again = bool(stuck.any()) and attempts < self._options.attempts
+            if not bool(going.any()) and not again:
                 break
             self._improve(targets, going, None, quick)
-            if bool(stuck.any()) and attempts < self._options.attempts:
+            if again:
                 self._improve(targets, stuck, attempts, quick)
                 attempts += 1
-        self._improve(targets, known, None, self._options)
-        predicted = self._predicted()
+        self._improve(targets, known, None, quick)
+        self._round(known)
         progress(ITERATIONS + 1, ITERATIONS + 1)
-        away = [self._outside(n, predicted) for n in range(len(self._x))]
-        return Followed(self._x, targets, torch.tensor(away, dtype=torch.float64))
+        return Followed(self._x, targets, self._outside())
+
+    def _round(self, known: Tensor) -> None:
+        """Give pixels the values that they can have where all rounds together are then explained better."""
+        levels = self._options.levels
+        if not levels or self._sees_data:
+            return
+        away, free = self._outside(), self._x
+        self._x = (free * (levels - 1)).round() / (levels - 1)
+        self._changed |= known
+        worse = ~(self._outside() < away)
+        self._x = torch.where(worse.view(-1, *[1] * len(self._shape)), free, self._x)
+        self._changed |= worse & known
 
     def _start(self) -> Tensor:
         """Return the first targets: directions as if nothing had moved."""
@@ -170,12 +182,15 @@ class Follower:
             x, residual = attempt(objective, x, chosen, number, self._seed, options, tick)
         return x.cpu(), residual.cpu()
 
-    def _outside(self, n: int, predicted: Sequence[Tensor]) -> float:
-        if not bool(self._x[n].isfinite().all()):
-            return float("nan")
+    def _outside(self) -> Tensor:
+        """Return for each sample the median share of its h outside of its rounds' spaces; NaN where there is none."""
         stops = self._trail.stops
-        away = [outside(stops[t].factors, predicted[t][self._place_of[n, t]]) for t in self._where.rounds[n]]
-        return float(torch.tensor(away).median())
+        shares = [outside(stop.factors, h) for stop, h in zip(stops, self._predicted(), strict=True)]
+        medians = [
+            torch.stack([shares[t][self._place_of[n, t]] for t in rounds]).median()
+            for n, rounds in enumerate(self._where.rounds)
+        ]
+        return torch.stack(medians)
 
     def _unknown(self) -> Tensor:
         return torch.full((len(self._x), len(self._trail.stops[0].factors.left)), torch.nan, dtype=torch.float64)
