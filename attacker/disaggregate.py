@@ -89,6 +89,8 @@ class Collector:
             if problem:
                 raise UserError(f"attack {attack} with disaggregate: {problem}")
         self._indices: list[Tensor] = []
+        self.rounds: list[int] = []
+        """The rounds that are kept."""
         self._seen = torch.zeros(setting.samples, dtype=torch.bool)
         self._versions: list[int] = []
         self._last_version = -1
@@ -114,6 +116,7 @@ class Collector:
         self._gradients.put(observation.gradients)
         self._versions.append(len(self._parameters) - 1)
         self._indices.append(observation.indices.clone())
+        self.rounds.append(observation.round)
         self._seen[observation.indices] = True
 
     def problems(self, progress: Progress = silent) -> Problems:

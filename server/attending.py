@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from attacker.interface import attacks
+from attacker.witness import Witness
 from server.shelf import Places, Shown
 from server.snapshots import Snapshots
 from vfl.allocator import keep_freed_memory
@@ -154,7 +155,7 @@ class _Attending:
     def __init__(self, begin: Begin, messages: _Messages) -> None:
         self._messages = messages
         self._workers = begin.setting.workers
-        self._attack = attacks.build(begin.attack).start(begin.setting)
+        self._attack = Witness(attacks.build(begin.attack).start(begin.setting))
         self._observers: list[Callable[[Observation], None]] = [self._attack.observe]
         if begin.snapshots:
             self._observers.append(Snapshots(begin.out, begin.setting, self._attack, begin.snapshots).observe)

@@ -155,6 +155,7 @@ def attack(
 ) -> None:
     """Run an attack offline, on what a coordinator recorded."""
     from attacker.interface import attacks
+    from attacker.witness import Witness
     from server.main import recover
     from vfl.progress import Reporter
     from vfl.results import Record, clear_run, load_summary
@@ -172,7 +173,7 @@ def attack(
         raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
     folder = _folder(out or transcript.resolve().parent / f"attack-{config.attack.name.replace(':', '.')}", transcript)
     reporter = Reporter(quiet)
-    running = attacks.build(config.attack).start(recorded.setting)
+    running = Witness(attacks.build(config.attack).start(recorded.setting))
     for done, observation in enumerate(recorded, start=1):
         if observation.complete:
             running.observe(observation)

@@ -1,9 +1,56 @@
 """What an attack hands over: its best estimate, and what it used to get there."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+
+MOST_SPANS = 4
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a recovery rests on: of the rounds that the attack was shown, those it used, and what of them."""
+
+    rounds: tuple[int, ...]
+    """The rounds whose gradients were used."""
+    versions: int
+    """How many different parameters were in force in these rounds."""
+    shown: int
+    """How many rounds the attack was shown."""
+    indices: bool
+    parameters: bool
+    labels: bool
+    learning_rate: bool
+    other: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        """Return the ledger in words."""
+        which = spans(self.rounds)
+        moved = "the same in all of them" if self.versions == 1 else f"{self.versions} versions"
+        parts = [
+            f"gradients of {len(self.rounds)} of {self.shown} rounds ({which})",
+            f"their parameters ({moved})" if self.parameters else "no parameters",
+            "their batch indices" if self.indices else "no indices",
+            "the labels" if self.labels else "no labels",
+            "the learning rate" if self.learning_rate else "no learning rate",
+        ]
+        return ", ".join([*parts, *self.other])
+
+
+def spans(rounds: Sequence[int]) -> str:
+    """Write ascending numbers as spans: 1 to 4, 7, 9 to 12; many as the first and the last."""
+    ends: list[list[int]] = []
+    for number in rounds:
+        if ends and number == ends[-1][1] + 1:
+            ends[-1][1] = number
+        else:
+            ends.append([number, number])
+    if len(ends) > MOST_SPANS:
+        return f"between {rounds[0]} and {rounds[-1]}"
+    return ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in ends) or "none"
 
 
 @dataclass(frozen=True)
@@ -23,9 +70,11 @@ class Recovery:
     certificates: Tensor | None = None
     """(samples, workers): how badly the recovery explains the gradients, relative; NaN where nothing leaked."""
     used: tuple[str, ...] = ("indices", "parameters", "gradients")
-    """What the attack made use of."""
+    """What the attack made use of: these, "labels", "learning rate", or anything else in its own words."""
     rounds: tuple[int, ...] | None = None
     """The rounds whose gradients it used; None for all that it was shown."""
+    ledger: Ledger | None = None
+    """The same in full; filled in by whoever shows the attack its rounds."""
     altered: tuple[float, ...] | None = None
     """For each worker the share of its rounds whose gradients look altered; None if the attack did not look."""
     notes: tuple[str, ...] = field(default=())

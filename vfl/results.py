@@ -146,6 +146,7 @@ def write_summary(
         "attack": {
             "name": config.attack.name,
             "used": list(recovery.used) if recovery else [],
+            "ledger": _ledger(recovery),
             "notes": list(recovery.notes) if recovery else [],
             "cells": len(recovery.cells) if recovery else 0,
             "certified": _certified(recovery),
@@ -155,6 +156,12 @@ def write_summary(
         },
     }
     save_summary(out, summary)
+
+
+def _ledger(recovery: Recovery | None) -> dict[str, Any] | None:
+    if recovery is None or recovery.ledger is None:
+        return None
+    return {**asdict(recovery.ledger), "sentence": recovery.ledger.sentence}
 
 
 def _certified(recovery: Recovery | None) -> int | None:

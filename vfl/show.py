@@ -58,7 +58,10 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         patience = summary["config"]["training"]["early_stop"]["patience"]
         lines.append(("stopped early", f"the test loss did not improve in the last {patience} evaluations"))
     if attack["used"]:
-        lines.append(("attack", f"{attack['name']}, {seconds['attack']:.1f} s, used {', '.join(attack['used'])}"))
+        ledger = attack.get("ledger")
+        used = ledger["sentence"] if ledger else ", ".join(attack["used"])
+        lines.append(("attack", f"{attack['name']}, {seconds['attack']:.1f} s"))
+        lines.append(("it used", used))
     queue = attack.get("queue", {})
     if queue.get("spilled"):
         waited = f"{queue['spilled']} rounds waited for it on disk"

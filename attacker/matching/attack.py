@@ -45,6 +45,7 @@ class MatchingAttack:
         return Recovery(
             slices=tuple(box.cut(x).contiguous() for box in boxes),
             labels=labels,
+            rounds=tuple(self._collector.rounds),
             cells=tuple(cell.samples for cell in cells_of(indices, setting.samples) if len(cell.samples) > 1),
             notes=tuple(self._notes(torch.cat(values), silent, int(x.flatten(1).isnan().any(1).sum()))),
         )

@@ -71,6 +71,7 @@ class RGapAttack:
         return Recovery(
             slices=tuple(slices),
             labels=labels,
+            rounds=tuple(self._collector.rounds),
             certificates=certificates,
             used=("indices", "parameters", "gradients"),
             notes=tuple(self._notes(slices, lacking, combined)),

@@ -69,6 +69,7 @@ class TheoryAttack:
             representations=tuple(h),
             layers=tuple(layer.name for layer in self._layers),
             labels=labels,
+            rounds=tuple(self._collector.rounds),
             cells=tuple(cells),
             certificates=certificates,
             notes=tuple(self._notes(certificates, matched)),

@@ -195,7 +195,6 @@ class BatchNorm(SplitModel):
 @pytest.mark.parametrize(
     ("changes", "options", "sentence"),
     [
-        ({"frozen": False}, {}, "parameters move"),
         ({"rounds": 6}, {}, "need 2 epochs"),
         ({"batch_size": 48, "rounds": 4}, {}, "every batch holds all 48 samples"),
         ({"rounds": 20}, {"method": "least_squares"}, r"need \d+ epochs"),

@@ -1,0 +1,127 @@
+"""`exact` while the model trains: rounds with parameters of their own."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from attacker.exact.factors import factorize
+from attacker.exact.moving.lengths import take_apart
+from attacker.interface import Recovery, attacks, silent
+from attacker.witness import Witness
+from bench.one_process import observations
+from vfl.config import RateSchedule, TrainingConfig
+from vfl.errors import UserError
+from vfl.observation import Setting
+from vfl.partition import partition
+from vfl.registry import PluginSection
+
+SHAPE = (1, 8, 8)
+
+
+def smooth_images(count: int) -> tuple[Tensor, Tensor]:
+    random = torch.Generator().manual_seed(0)
+    x = torch.nn.functional.interpolate(torch.rand(count, 1, 4, 4, generator=random), size=8, mode="bilinear")
+    return (x * 255).round() / 255, torch.randint(4, (count,), generator=random)
+
+
+def setting_for(model: str, samples: int, epochs: int, **changes: Any) -> Setting:
+    given: dict[str, Any] = {
+        "model": PluginSection(name=model),
+        "boxes": tuple(partition(SHAPE, 2)),
+        "classes": 4,
+        "samples": samples,
+        "batch_size": 4,
+        "schedule": "epochs",
+        "rounds": epochs * samples // 4,
+        "frozen": False,
+        "seed": 0,
+    }
+    return Setting(**(given | changes))
+
+
+def attacked(setting: Setting, training: TrainingConfig, **options: Any) -> tuple[Recovery, Tensor, Tensor]:
+    x, y = smooth_images(setting.samples)
+    attack = Witness(attacks.build(PluginSection.model_validate({"name": "exact", **options})).start(setting))
+    for observation in observations(setting, x, y, training):
+        attack.observe(observation)
+    return attack.recover(silent), x, y
+
+
+def psnr(recovery: Recovery, setting: Setting, x: Tensor) -> Tensor:
+    assert recovery.slices is not None
+    errors = [(own - box.cut(x)).flatten(1).square() for own, box in zip(recovery.slices, setting.boxes, strict=True)]
+    return -10 * torch.cat(errors, dim=1).mean(dim=1).clamp_min(1e-10).log10()
+
+
+@pytest.mark.parametrize(
+    "training", [TrainingConfig(lr=0.1), TrainingConfig(optimizer="adam", lr=1e-4)], ids=["SGD 0.1", "Adam 1e-4"]
+)
+def test_images_are_followed_through_rounds_with_parameters_of_their_own(training: TrainingConfig) -> None:
+    setting = setting_for("cafe_cnn", samples=24, epochs=6)
+    recovery, x, y = attacked(setting, training)
+    found = psnr(recovery, setting, x)
+    assert float(found.median()) > 80
+    assert float((found > 30).float().mean()) >= 0.9
+    assert recovery.labels is not None
+    assert float((recovery.labels == y).float().mean()) >= 0.9
+    assert recovery.certificates is not None
+    assert float(recovery.certificates.median()) < 1e-5
+    assert recovery.ledger is not None
+    assert recovery.ledger.versions == 36
+    assert recovery.ledger.rounds == tuple(range(1, 37))
+
+
+def test_where_the_layer_sees_the_data_nothing_moves() -> None:
+    setting = setting_for("mlp", samples=24, epochs=5)
+    recovery, x, _ = attacked(setting, TrainingConfig(lr=0.1))
+    assert float(psnr(recovery, setting, x).min()) > 60
+
+
+def test_two_frozen_epochs_of_a_warm_up_are_enough_and_later_rounds_are_not_used() -> None:
+    setting = setting_for("cafe_cnn", samples=24, epochs=4)
+    recovery, x, _ = attacked(setting, TrainingConfig(lr=0.1, schedule=RateSchedule(frozen_epochs=2)))
+    assert recovery.ledger is not None
+    assert recovery.ledger.versions == 1
+    assert recovery.ledger.rounds == tuple(range(1, 14))  # the first step follows the first round of the third epoch
+    alone = torch.ones(setting.samples, dtype=torch.bool)
+    alone[[n for cell in recovery.cells for n in cell]] = False  # within a cell the order is arbitrary
+    assert int(alone.sum()) >= 12
+    assert float(psnr(recovery, setting, x)[alone].min()) > 60
+
+
+def test_a_batch_comes_apart_into_lengths_and_v() -> None:
+    random = torch.Generator().manual_seed(1)
+    h = torch.rand(5, 40, generator=random, dtype=torch.float64)
+    v = torch.randn(5, 12, generator=random, dtype=torch.float64)
+    factors = factorize(v.T @ h / 5, v.mean(0), 5)
+    elsewhere = torch.randn(1, 40, generator=random, dtype=torch.float64)
+    directions = torch.cat([h, elsewhere]) / torch.cat([h, elsewhere]).norm(dim=1, keepdim=True)
+    lengths, found = take_apart(factors, directions)
+    assert torch.allclose(lengths[:5], h.norm(dim=1))
+    assert torch.allclose(found[:5], v)
+    assert bool(lengths[5].isnan())
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "sentence"),
+    [
+        ({"schedule": "uniform"}, {}, "set federation.schedule to epochs"),
+        ({}, {"epochs": 1}, "attack.epochs 1 does not follow them"),
+        ({}, {"method": "least_squares"}, "the parameters move"),
+        ({"batch_size": 20}, {}, "must hold two batches"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_before_the_first_round(
+    changes: dict[str, Any], options: dict[str, Any], sentence: str
+) -> None:
+    setting = setting_for("mlp", samples=40, epochs=4, **changes)
+    with pytest.raises(UserError, match=sentence):
+        attacks.build(PluginSection.model_validate({"name": "exact", **options})).start(setting)
+
+
+def test_too_few_epochs_are_a_sentence() -> None:
+    setting = setting_for("cafe_cnn", samples=24, epochs=2)
+    with pytest.raises(UserError, match="in fewer than 3 of the 12 rounds"):
+        attacked(setting, TrainingConfig(lr=0.1))
