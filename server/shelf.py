@@ -55,9 +55,9 @@ class Places:
         """Remove all that is not to be kept."""
         shutil.rmtree(self.slots, ignore_errors=True)
         if not self.recorded:
-            for path in self.transcript.glob("*.safetensors"):
-                path.unlink(missing_ok=True)
-            with suppress(OSError):
+            with suppress(OSError):  # the other side may be clearing too
+                for path in self.transcript.glob("*.safetensors"):
+                    path.unlink(missing_ok=True)
                 self.transcript.rmdir()
 
 

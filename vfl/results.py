@@ -18,7 +18,7 @@ from vfl.errors import UserError
 from vfl.models.whole import state_dict
 from vfl.observation import ModelTensors, Setting
 from vfl.partition import assemble
-from vfl.recovery import Recovery
+from vfl.recovery import Recovery, spans
 
 SCORES = ("psnr_mean", "psnr_median", "psnr_min", "ssim_mean", "share_30db", "psnr_baseline")
 """What the referee adds for images; without a referee they stay null."""
@@ -161,7 +161,9 @@ def write_summary(
 def _ledger(recovery: Recovery | None) -> dict[str, Any] | None:
     if recovery is None or recovery.ledger is None:
         return None
-    return {**asdict(recovery.ledger), "sentence": recovery.ledger.sentence}
+    ledger = recovery.ledger
+    count = len(ledger.rounds)  # thousands of numbers would hide the rest
+    return {**asdict(ledger), "rounds": spans(ledger.rounds), "count": count, "sentence": ledger.sentence}
 
 
 def _certified(recovery: Recovery | None) -> int | None:
