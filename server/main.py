@@ -25,11 +25,12 @@ from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
 from vfl.forkserver import warm_up
-from vfl.network import OPTIONS, add_health, statuses
+from vfl.network import OPTIONS, add_health, add_port, statuses
 from vfl.observation import Observation, Setting
 from vfl.progress import Reporter
 from vfl.recovery import Recovery
 from vfl.results import Record, clear_run, write_model, write_recovery, write_summary
+from vfl.tls import Identity
 from vfl.transcript import TranscriptWriter
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -46,6 +47,8 @@ class ServeOptions:
     stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS
     attack: Connection | None = None
     """To the attack's process, if whoever starts the coordinator has started that too."""
+    tls: Identity | None = None
+    """What it proves itself with; plain text without."""
 
 
 @dataclass
@@ -196,16 +199,13 @@ async def _start_server(
     coordinator: Coordinator, options: ServeOptions, on_address: Callable[[str], None]
 ) -> grpc.aio.Server:
     server = grpc.aio.server(options=OPTIONS)
-    add_coordinator(CoordinatorService(coordinator), server)
+    add_coordinator(CoordinatorService(coordinator, options.tls is not None), server)
     names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
     checks = health.HealthServicer()
     add_health(server, checks, names)
     for name, status in statuses(names):
         await checks.set(name, status)
-    try:
-        port = server.add_insecure_port(options.listen)
-    except RuntimeError:
-        raise UserError(f"--listen {options.listen}: this address cannot be bound; is the port taken?") from None
+    port = add_port(server, options.listen, options.tls)
     await server.start()
     on_address(f"{options.listen.rpartition(':')[0]}:{port}")
     return server

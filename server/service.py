@@ -18,6 +18,7 @@ from protos.coordinator_pb2 import (
 from protos.wire import ChunkView
 from server.inbox import Inbox, Upload
 from server.membership import Member, Membership, RefusedError
+from vfl.tls import ImpostorError, check_caller
 
 
 class Run(Protocol):
@@ -34,14 +35,15 @@ class Run(Protocol):
 
 
 class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
-    """The service that workers call."""
+    """The service that workers call; over TLS, with certificates that say which worker it is."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, tls: bool = False) -> None:
+        self._run, self._tls = run, tls
 
     async def Join(self, request: JoinRequest, context: Any) -> AsyncIterator[Order | bytes]:
         """Let a worker in and send it its orders until the end."""
         try:
+            self._check_caller(context, request.worker)
             member = self._run.membership.admit(request)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
@@ -60,7 +62,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
             first = await anext(aiter(request_iterator), None)
             if not isinstance(first, UploadPart) or first.WhichOneof("part") != "header":
                 raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "an upload begins with a header")
-            member = self._run.membership.of_session(first.header.session)
+            member = self._member(first.header.session, context)
             return await self._receive(member, first, request_iterator)
         except RefusedError as refused:
             if member is not None:
@@ -71,12 +73,25 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
     async def ReportEvaluation(self, request: Evaluation, context: Any) -> EvaluationReceipt:
         """Take what the label holder counted on test samples."""
         try:
-            self._run.evaluated(self._run.membership.of_session(request.session), request)
+            self._run.evaluated(self._member(request.session, context), request)
             self._run.bytes_up += request.ByteSize()
             self._run.bytes_peer = request.peer_bytes
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
         return EvaluationReceipt(round=request.round)
+
+    def _member(self, session: str, context: Any) -> Member:
+        member = self._run.membership.of_session(session)
+        self._check_caller(context, member.worker)
+        return member
+
+    def _check_caller(self, context: Any, worker: int) -> None:
+        if not self._tls:
+            return
+        try:
+            check_caller(context, worker)
+        except ImpostorError as error:
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, str(error)) from None
 
     async def _receive(
         self, member: Member, first: UploadPart, parts: AsyncIterator[UploadPart | ChunkView]

@@ -14,6 +14,7 @@ from vfl.stop import interrupt, stopped
 
 if TYPE_CHECKING:
     from vfl.registry import Registry
+    from vfl.tls import Identity, Role
 
 # gRPC's core logs what our errors say in a sentence; it reads this when it is first imported, below.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -35,6 +36,10 @@ Changes = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="The folder for the results; runs/NAME by default.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Tls = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="A folder with ca.pem and this party's .pem and .key: mutual TLS.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Let plain text leave this machine.")]
 
 
 @app.command()
@@ -65,9 +70,15 @@ def serve(
     referee: Annotated[
         bool, typer.Option("--referee", help="Simulation: load the data set afterwards and score the attack.")
     ] = False,
+    tls: Tls = None,
+    insecure: Insecure = False,
 ) -> None:
     """Start the coordinator alone; workers join with `cafe work`."""
     config = load_config(file, changes)
+    _address(listen, "--listen")
+    from vfl.tls import COORDINATOR
+
+    identity = _identity(tls, insecure, COORDINATOR, {"--listen": listen})
     folder = _folder(out, file)
     from server.main import ServeOptions
     from server.main import serve as conduct
@@ -76,12 +87,11 @@ def serve(
     from vfl.show import show_summary
 
     reporter = Reporter(quiet)
-    _address(listen, "--listen")
 
     def announce(address: str) -> None:
         reporter.say(f"coordinator listening on {address}, waiting for {config.federation.workers} workers")
 
-    conduct(config, ServeOptions(out=folder, listen=listen), reporter, announce)
+    conduct(config, ServeOptions(out=folder, listen=listen, tls=identity), reporter, announce)
     if referee:
         from vfl.referee import score_run
         from vfl.slices import load_data
@@ -107,6 +117,8 @@ def work(
     key_file: Annotated[
         Path | None, typer.Option(help="A file with this worker's secret, which its defences draw from.")
     ] = None,
+    tls: Tls = None,
+    insecure: Insecure = False,
 ) -> None:
     """Start one worker; it waits for its coordinator and takes part in one run."""
     config = load_config(file, changes)
@@ -115,16 +127,44 @@ def work(
     for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
         if address is not None:
             _address(address, name)
+    from vfl.tls import worker_role
+
+    identity = _identity(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
     from vfl.show import defence_lines
     from vfl.slices import WorkerData, load_data, slice_for
     from worker.main import WorkerOptions
     from worker.main import work as take_part
 
     held = WorkerData.load(data) if data else slice_for(load_data(config), config, worker)
-    finished = take_part(config, held, WorkerOptions(worker, coordinator, listen, advertise, threads, key_file))
+    options = WorkerOptions(worker, coordinator, listen, advertise, threads, key_file, identity, insecure)
+    finished = take_part(config, held, options)
     print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
     for line in defence_lines([finished.defence]):
         print(line, file=sys.stderr)
+
+
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for the files; made if it is not there.")],
+    workers: Annotated[int, typer.Option(min=1, help="How many workers the federation has.")],
+    coordinator_name: Annotated[
+        list[str] | None, typer.Option(metavar="HOST", help="A name or address of the coordinator; may be repeated.")
+    ] = None,
+    worker_name: Annotated[
+        list[str] | None, typer.Option(metavar="M=HOST", help="A name or address of worker M; may be repeated.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")] = 365,
+) -> None:
+    """Make TLS certificates: an authority and one a role; what is in DIR already is kept, and more may be added."""
+    from vfl.certs import make_certificates, worker_names
+    from vfl.tls import COORDINATOR
+
+    names = worker_names(worker_name or [])
+    if coordinator_name:
+        names[COORDINATOR] = coordinator_name
+    for path in make_certificates(folder, workers, names, days):
+        print(path)
+    print("each party needs ca.pem and its own .pem and .key; nobody else needs ca.key: keep it", file=sys.stderr)
 
 
 @app.command("slice")
@@ -320,6 +360,20 @@ def _address(text: str, option: str) -> None:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise UserError(f"{option} {text}: expected HOST:PORT, for example 192.0.2.10:7000")
+
+
+def _identity(tls: Path | None, insecure: bool, role: "Role", addresses: dict[str, str]) -> "Identity | None":
+    """Return what a party proves itself with; without that, plain text stays on this machine unless told otherwise."""
+    from vfl.tls import load_identity, refuse_plain
+
+    if tls is not None and insecure:
+        raise UserError("--insecure: with --tls nothing is sent in plain text; leave one of the two out")
+    if tls is not None:
+        return load_identity(tls, role)
+    for option, address in addresses.items():
+        if not insecure:
+            refuse_plain(address, option)
+    return None
 
 
 def _score_if_possible(folder: Path, config: RunConfig, reporter: Any) -> None:

@@ -1,5 +1,6 @@
 """gRPC the way every party uses it: the same limits, keep-alive, health and reflection."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from grpc_reflection.v1alpha import reflection
 
 from protos.codec import MESSAGE_LIMIT_BYTES
 from vfl.errors import UserError
+from vfl.handshake import meet, speaks_tls
+from vfl.tls import Identity, Role
 
 PROTOCOL_VERSION = 2
 
@@ -31,9 +34,45 @@ OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
-def open_channel(address: str) -> grpc.Channel:
-    """Connect to another party."""
-    return grpc.insecure_channel(address, options=OPTIONS)
+LOOK_SECONDS = 3.0
+"""How long plain text stays unanswered before it is looked whether TLS is expected there."""
+
+
+def reach(address: str, role: Role, tls: Identity | None, timeout: float) -> grpc.Channel:
+    """Connect to another party once it answers; TimeoutError when it does not, a sentence when it is the wrong one."""
+    deadline = time.monotonic() + timeout
+    if tls is None:
+        channel = grpc.insecure_channel(address, options=OPTIONS)
+    else:
+        channel = grpc.secure_channel(address, meet(address, role, tls, timeout), options=OPTIONS)
+    try:
+        while not _ready(channel, min(LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
+            if tls is None and speaks_tls(address):
+                raise UserError(f"{role} at {address} speaks TLS: give --tls DIR here too")
+            if time.monotonic() >= deadline:
+                raise TimeoutError
+    except BaseException:
+        channel.close()
+        raise
+    return channel
+
+
+def _ready(channel: grpc.Channel, seconds: float) -> bool:
+    try:
+        grpc.channel_ready_future(channel).result(timeout=seconds)
+    except grpc.FutureTimeoutError:
+        return False
+    return True
+
+
+def add_port(server: Any, listen: str, tls: Identity | None) -> int:
+    """Let a server listen, in plain text or TLS; return its port."""
+    try:
+        if tls is None:
+            return int(server.add_insecure_port(listen))
+        return int(server.add_secure_port(listen, tls.server_credentials()))
+    except RuntimeError:
+        raise UserError(f"--listen {listen}: this address cannot be bound; is the port taken?") from None
 
 
 def add_health(server: Any, servicer: Any, services: Sequence[str]) -> None:

@@ -14,7 +14,8 @@ from protos import worker_pb2_grpc
 from protos.codec import Assembler, CodecError, announce, chunks
 from protos.worker_pb2 import SwapHeader, SwapPart
 from vfl.errors import RunFailedError
-from vfl.network import open_channel, sentence
+from vfl.network import reach, sentence
+from vfl.tls import Identity, ImpostorError, Role, check_caller
 
 OUTPUT_LIMIT_BYTES = 256 << 20
 """The largest output of one worker that the label holder accepts."""
@@ -124,9 +125,11 @@ class Rendezvous:
 class ExchangeService(worker_pb2_grpc.ExchangeServicer):
     """The label holder's side of the exchange."""
 
-    def __init__(self, rendezvous: Rendezvous, holds_labels: bool, worker: int, timeout: float) -> None:
+    def __init__(
+        self, rendezvous: Rendezvous, holds_labels: bool, worker: int, timeout: float, tls: bool = False
+    ) -> None:
         self._rendezvous = rendezvous
-        self._holds_labels = holds_labels
+        self._holds_labels, self._tls = holds_labels, tls
         self._worker = worker
         self._timeout = timeout
 
@@ -138,22 +141,26 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
         patience = threading.Timer(min(RECEIVE_SECONDS, self._timeout), context.cancel)
         patience.start()
         try:
-            header, output = self._receive(request_iterator)
+            header, output = self._receive(request_iterator, context)
             patience.cancel()
             parts = self._rendezvous.bring(header.worker, header.round, output, header.rows_digest, self._timeout)
         except CodecError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except ImpostorError as error:
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except RunFailedError as error:
             context.abort(grpc.StatusCode.ABORTED, str(error))
         finally:
             patience.cancel()
         yield from parts
 
-    def _receive(self, parts: Iterator[SwapPart]) -> tuple[SwapHeader, Tensor]:
+    def _receive(self, parts: Iterator[SwapPart], context: grpc.ServicerContext) -> tuple[SwapHeader, Tensor]:
         first = next(parts, None)
         if first is None or first.WhichOneof("part") != "header":
             raise CodecError("an exchange begins with a header")
         header = first.header
+        if self._tls:
+            check_caller(context, header.worker)
         self._rendezvous.wait_open(OPEN_SECONDS)
         if header.run_id != self._rendezvous.run_id:
             raise CodecError("this exchange belongs to another run")
@@ -170,20 +177,19 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
 class Peer:
     """The other workers' side: a line to the label holder."""
 
-    def __init__(self, address: str, run_id: str, worker: int, timeout: float) -> None:
+    def __init__(
+        self, address: str, run_id: str, worker: int, timeout: float, holder: Role, tls: Identity | None = None
+    ) -> None:
+        """Reach the label holder, before the first round depends on it."""
         self._address, self._run_id, self._worker, self._timeout = address, run_id, worker, timeout
-        self._channel = open_channel(address)
-        self._stub = worker_pb2_grpc.ExchangeStub(self._channel)
-
-    def reach(self) -> None:
-        """Make sure that the label holder can be reached, before the first round depends on it."""
         try:
-            grpc.channel_ready_future(self._channel).result(timeout=min(REACH_SECONDS, self._timeout))
-        except grpc.FutureTimeoutError:
+            self._channel = reach(address, holder, tls, min(REACH_SECONDS, timeout))
+        except TimeoutError:
             raise RunFailedError(
-                f"worker {self._worker} cannot reach the label holder at {self._address}: start the label holder with "
+                f"worker {worker} cannot reach the label holder at {address}: start the label holder with "
                 f"--listen and --advertise set to an address that the others can reach, and open that port"
             ) from None
+        self._stub = worker_pb2_grpc.ExchangeStub(self._channel)
 
     def swap(self, number: int, rows: Tensor, output: Tensor) -> Tensor | None:
         """Send this worker's output for a round's rows; return the gradient of it."""

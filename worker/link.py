@@ -12,16 +12,26 @@ from protos.codec import announce
 from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, UploadHeader, UploadPart
 from protos.wire import UPLOAD, ChunkView, coordinator_stub
 from vfl.errors import RunFailedError
-from vfl.network import open_channel, sentence
+from vfl.network import reach, sentence
 from vfl.observation import Tensors
+from vfl.tls import COORDINATOR, Identity
 
 
 class Link:
     """The connection to the coordinator. Orders are read in the background, so that an abort is heard at any time."""
 
-    def __init__(self, address: str, worker: int, timeout: float) -> None:
+    def __init__(
+        self, address: str, worker: int, join_timeout: float, timeout: float, tls: Identity | None = None
+    ) -> None:
+        """Wait until the coordinator answers at its address."""
         self._address, self._worker, self._timeout = address, worker, timeout
-        self._channel = open_channel(address)
+        try:
+            self._channel = reach(address, COORDINATOR, tls, join_timeout)
+        except TimeoutError:
+            raise RunFailedError(
+                f"nobody answers at {address} after {join_timeout:g} s: "
+                f"is `cafe serve` running there, and the port open?"
+            ) from None
         self._stub = coordinator_stub(self._channel)
         # Bounded: a worker that lags behind holds the coordinator's stream back instead of piling up orders.
         self._orders: queue.Queue[Order | ChunkView | RunFailedError] = queue.Queue(maxsize=16)
@@ -31,16 +41,6 @@ class Link:
         self._uploader = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="upload")
         self._uploading: futures.Future[None] | None = None
         self.on_failure: Callable[[str], None] = lambda _reason: None
-
-    def wait_for_coordinator(self, timeout: float) -> None:
-        """Wait until somebody answers at the coordinator's address."""
-        try:
-            grpc.channel_ready_future(self._channel).result(timeout=timeout)
-        except grpc.FutureTimeoutError:
-            raise RunFailedError(
-                f"nobody answers at {self._address} after {timeout:g} s: "
-                f"is `cafe serve` running there, and the port open?"
-            ) from None
 
     def join(self, request: JoinRequest) -> None:
         """Join the run, or fail with the coordinator's words."""

@@ -1,5 +1,6 @@
 """A worker's life: join, then do what each order says until the end."""
 
+import contextlib
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,11 @@ from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
 from vfl.errors import RunFailedError, UserError
 from vfl.models import build_bottom, build_top
-from vfl.network import OPTIONS, PROTOCOL_VERSION, add_health, resolve_device, statuses
+from vfl.network import OPTIONS, PROTOCOL_VERSION, add_health, add_port, resolve_device, statuses
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
 from vfl.slices import WorkerData
+from vfl.tls import Identity, refuse_plain, worker_role
 from worker.defences import Chain, Plan, WithheldError
 from worker.exchange import ExchangeService, Peer, Rendezvous
 from worker.keys import read_key
@@ -46,6 +48,10 @@ class WorkerOptions:
     advertise: str | None = None
     threads: int | None = None
     key_file: Path | None = None
+    tls: Identity | None = None
+    """What it proves itself with; plain text without."""
+    insecure: bool = False
+    """Plain text may leave this machine."""
 
 
 @dataclass(frozen=True)
@@ -70,24 +76,32 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
         torch.set_num_threads(options.threads)
     rendezvous = Rendezvous()
     server, port = _start_server(config, options, rendezvous)
-    link = Link(options.coordinator, options.worker, config.federation.round_timeout)
-    link.on_failure = rendezvous.fail
     try:
-        link.wait_for_coordinator(config.federation.join_timeout)
-        link.join(_join_request(data, options, options.advertise or f"{host}:{port}"))
-        return _Rounds(config, data, plan, link, rendezvous).run()
+        federation = config.federation
+        link = Link(options.coordinator, options.worker, federation.join_timeout, federation.round_timeout, options.tls)
+        with contextlib.closing(link):
+            link.on_failure = rendezvous.fail
+            link.join(_join_request(data, options, options.advertise or f"{host}:{port}"))
+            return _Rounds(config, data, plan, link, rendezvous, options).run()
     finally:
-        link.close()
         server.stop(grace=1.0).wait()
 
 
 class _Rounds:
     """The orders of a run, one after the other."""
 
-    def __init__(self, config: RunConfig, data: WorkerData, plan: Plan, link: Link, rendezvous: Rendezvous) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        data: WorkerData,
+        plan: Plan,
+        link: Link,
+        rendezvous: Rendezvous,
+        options: WorkerOptions,
+    ) -> None:
         device, worker = resolve_device(config.device), plan.worker
         self._config, self._data, self._worker, self._device = config, data, worker, device
-        self._link, self._rendezvous = link, rendezvous
+        self._link, self._rendezvous, self._options = link, rendezvous, options
         self._timeout = config.federation.round_timeout
         self._defence = Chain(config.defence_of(worker), plan)
         model = build_bottom(config.model, data.box.shape, config.seed, worker)
@@ -130,8 +144,15 @@ class _Rounds:
             self._top = Top(model, self._data.y, self._data.y_test, self._device)
             self._rendezvous.open(start.run_id, {m: w for m, w in enumerate(widths) if m != self._worker})
         else:
-            self._peer = Peer(start.label_holder_address, start.run_id, self._worker, self._timeout)
-            self._peer.reach()
+            self._peer = self._reach_label_holder(start)
+
+    def _reach_label_holder(self, start: Start) -> Peer:
+        tls, address = self._options.tls, start.label_holder_address
+        if tls is None and not self._options.insecure:
+            refuse_plain(address, "the label holder's address")
+        # Our own config says who it is: a coordinator must not be able to name a worker that it is in league with.
+        holder = worker_role(self._config.federation.label_holder)
+        return Peer(address, start.run_id, self._worker, self._timeout, holder, tls)
 
     def _take_parameters(self, order: ParametersOrder) -> None:
         try:
@@ -214,17 +235,17 @@ def _start_server(config: RunConfig, options: WorkerOptions, rendezvous: Rendezv
     pool = futures.ThreadPoolExecutor(max_workers=config.federation.workers + 8)
     server = grpc.server(pool, options=OPTIONS)
     holds_labels = options.worker == config.federation.label_holder
-    service = ExchangeService(rendezvous, holds_labels, options.worker, config.federation.round_timeout)
+    tls = options.tls
+    service = ExchangeService(
+        rendezvous, holds_labels, options.worker, config.federation.round_timeout, tls is not None
+    )
     worker_pb2_grpc.add_ExchangeServicer_to_server(service, server)
     names = [worker_pb2.DESCRIPTOR.services_by_name["Exchange"].full_name]
     checks = health.HealthServicer()
     add_health(server, checks, names)
     for name, status in statuses(names):
         checks.set(name, status)
-    try:
-        port = server.add_insecure_port(options.listen)
-    except RuntimeError:
-        raise UserError(f"--listen {options.listen}: this address cannot be bound; is the port taken?") from None
+    port = add_port(server, options.listen, tls)
     server.start()
     return server, port
 

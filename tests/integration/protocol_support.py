@@ -23,7 +23,7 @@ model: {{name: mlp, hidden: [{hidden}], output: 2}}
 class RawCoordinator:
     """A real `cafe serve` process and a raw client."""
 
-    def __init__(self, folder, hidden=3):
+    def __init__(self, folder, hidden=3, arguments=()):
         config = folder / "run.yaml"
         config.write_text(CONFIG.format(hidden=hidden))
         command = [
@@ -36,13 +36,15 @@ class RawCoordinator:
             "127.0.0.1:0",
             "--out",
             str(folder / "out"),
+            *map(str, arguments),
         ]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
         self.out = folder / "out"
         line = self.process.stderr.readline()
         address = re.search(r"listening on (\S+),", line)
         assert address, line + self.process.stderr.read()
-        self.channel = grpc.insecure_channel(address.group(1))
+        self.address = address.group(1)
+        self.channel = grpc.insecure_channel(self.address)
         self.stub = coordinator_pb2_grpc.CoordinatorStub(self.channel)
 
     def end(self) -> tuple[int, str]:

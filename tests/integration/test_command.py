@@ -61,7 +61,7 @@ def test_a_folder_used_again_holds_the_new_run_only(config, tmp_path):
 
 def test_a_coordinator_that_cannot_start_leaves_the_folder_alone(config, tmp_path):
     (tmp_path / "summary.json").write_text("mine")
-    assert cafe("serve", config, "--listen", "203.0.113.7:1", "--out", tmp_path).returncode == 2
+    assert cafe("serve", config, "--listen", "203.0.113.7:1", "--insecure", "--out", tmp_path).returncode == 2
     assert (tmp_path / "summary.json").read_text() == "mine"
 
 
@@ -171,7 +171,10 @@ def test_nobody_at_the_coordinators_address(config):
         (["run", "CONFIG", "--set", "training.lr=.inf"], "training.lr"),
         (["run", "CONFIG", "--set", "device=banana"], "device: 'banana' is not to be had here"),
         (["run", "CONFIG", "--set", "attack.name=vfl.models.mlp:MLP"], "is not a plug-in class"),
-        (["work", "CONFIG", "--id", "0", "--coordinator", "127.0.0.1:1", "--listen", "0.0.0.0:0"], "--advertise"),
+        (
+            ["work", "CONFIG", "--id", "0", "--coordinator", "127.0.0.1:1", "--listen", "0.0.0.0:0", "--insecure"],
+            "--advertise",
+        ),
         (["work", "CONFIG", "--id", "9", "--coordinator", "127.0.0.1:1"], "workers of this federation are 0 to 3"),
         (["work", "CONFIG", "--id", "0", "--coordinator", "here"], "expected HOST:PORT"),
         (["attack", "nowhere"], "nowhere is not a transcript"),
@@ -200,7 +203,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(config, arguments, words, t
     ("arguments", "words"),
     [
         (["run", "CONFIG", "--set", "attack.name=magic"], "there is no attack called 'magic'"),
-        (["serve", "CONFIG", "--listen", "203.0.113.7:1"], "cannot be bound"),
+        (["serve", "CONFIG", "--listen", "203.0.113.7:1", "--insecure"], "cannot be bound"),
     ],
 )
 def test_bad_input_ends_a_process_the_same_way(config, arguments, words):

@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from protos import worker_pb2_grpc
 from tests.support import small_config
 from vfl.errors import RunFailedError
+from vfl.tls import worker_role
 from worker.exchange import Peer, Rendezvous, swap_parts
 from worker.main import WorkerOptions, _start_server
 
@@ -27,7 +28,7 @@ def label_holder():
 def test_peers_bring_outputs_and_get_their_own_gradients_back(label_holder):
     rendezvous, address = label_holder
     outputs = {1: torch.randn(5, 3), 2: torch.randn(5, 2)}
-    peers = {worker: Peer(address, "run", worker, 30) for worker in outputs}
+    peers = {worker: Peer(address, "run", worker, 30, worker_role(0)) for worker in outputs}
     with futures.ThreadPoolExecutor() as pool:
         rows = torch.arange(5)
         waiting = {worker: pool.submit(peer.swap, 1, rows, outputs[worker]) for worker, peer in peers.items()}
@@ -65,7 +66,7 @@ def test_outputs_of_other_rows_end_the_run(label_holder, rows):
 
     def bring(worker, width):
         with pytest.raises(RunFailedError):
-            Peer(address, "run", worker, 30).swap(1, torch.tensor(rows), torch.zeros(len(rows), width))
+            Peer(address, "run", worker, 30, worker_role(0)).swap(1, torch.tensor(rows), torch.zeros(len(rows), width))
 
     threads = [threading.Thread(target=bring, args=pair) for pair in ((1, 3), (2, 2))]
     for thread in threads:
@@ -85,7 +86,7 @@ def test_a_failure_wakes_everybody_who_waits(label_holder):
     with pytest.raises(RunFailedError, match="worker 2 left"):
         rendezvous.gather(1, torch.arange(5), 30)
     with pytest.raises(RunFailedError, match="round 1: worker 2 left"):
-        Peer(address, "run", 1, 30).swap(1, torch.arange(5), torch.zeros(5, 3))
+        Peer(address, "run", 1, 30, worker_role(0)).swap(1, torch.arange(5), torch.zeros(5, 3))
 
 
 def test_a_peer_that_never_comes_is_named():

@@ -1,0 +1,178 @@
+"""Who is who: the roles that certificates name, a party's own files, and what a caller's certificate allows."""
+
+import datetime
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+from vfl.errors import UserError
+
+_PREFIX = "urn:cafe:"
+
+
+@dataclass(frozen=True)
+class Role:
+    """The coordinator (no number), or a worker."""
+
+    worker: int | None = None
+
+    @property
+    def urn(self) -> str:
+        """Return how a certificate names the role: a URI among its alternative names."""
+        return f"{_PREFIX}coordinator" if self.worker is None else f"{_PREFIX}worker:{self.worker}"
+
+    @property
+    def stem(self) -> str:
+        """Return how the role's files are called, without .pem or .key."""
+        return "coordinator" if self.worker is None else f"worker-{self.worker}"
+
+    def __str__(self) -> str:
+        return "the coordinator" if self.worker is None else f"worker {self.worker}"
+
+
+COORDINATOR = Role()
+
+
+def worker_role(worker: int) -> Role:
+    """Return the role of a worker."""
+    return Role(worker)
+
+
+class ImpostorError(Exception):
+    """A caller whose certificate does not let it speak for whom it claims to be."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a party proves itself with, and the authority by which it judges the others."""
+
+    role: Role
+    folder: Path
+    authority: bytes
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+    @property
+    def authority_file(self) -> Path:
+        """Return the file that says whom this party believes."""
+        return self.folder / "ca.pem"
+
+    @property
+    def certificate_file(self) -> Path:
+        """Return the file with this party's certificate."""
+        return self.folder / f"{self.role.stem}.pem"
+
+    @property
+    def key_file(self) -> Path:
+        """Return the file with this party's key."""
+        return self.folder / f"{self.role.stem}.key"
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return how to listen: callers must have a certificate of the authority too."""
+        return grpc.ssl_server_credentials([(self.key, self.certificate)], self.authority, require_client_auth=True)
+
+
+def load_identity(folder: Path, role: Role) -> Identity:
+    """Read and check a role's own files: `ca.pem`, its `.pem` and its `.key`."""
+    authority, own = folder / "ca.pem", folder / f"{role.stem}.pem"
+    signer, certificate = read_certificate(authority), read_certificate(own)
+    key_file = folder / f"{role.stem}.key"
+    key = read_key(key_file)
+    now = datetime.datetime.now(datetime.UTC)
+    problem = file_problem(authority, signer, None, now) or file_problem(own, certificate, key, now)
+    if problem:
+        raise UserError(problem)
+    try:
+        certificate.verify_directly_issued_by(signer)
+    except (ValueError, TypeError, InvalidSignature):
+        raise UserError(f"{own} was not signed by {authority}: take both from one folder of `cafe certs`") from None
+    found = role_of(certificate)
+    if found != role:
+        whose = "no party of a federation" if found is None else str(found)
+        raise UserError(f"{own} is the certificate of {whose}, not of {role}: a certificate fixes who its holder is")
+    return Identity(role, folder, _read(authority), _read(own), _read(key_file))
+
+
+def role_of(certificate: x509.Certificate) -> Role | None:
+    """Return the role that a certificate names; None when it names none, or more than one."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return None
+    urns = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if uri.startswith(_PREFIX)]
+    if urns == [COORDINATOR.urn]:
+        return COORDINATOR
+    kind, _, number = urns[0].removeprefix(_PREFIX).partition(":") if len(urns) == 1 else ("", "", "")
+    return worker_role(int(number)) if kind == "worker" and number.isascii() and number.isdigit() else None
+
+
+def check_caller(context: Any, worker: int) -> None:
+    """Make sure that a call over TLS comes from a worker; what its messages say does not count."""
+    (pem,) = context.auth_context().get("x509_pem_cert") or (b"",)
+    caller = role_of(x509.load_pem_x509_certificate(pem)) if pem else None
+    if caller != worker_role(worker):
+        whose = "nobody's" if caller is None else f"that of {caller}"
+        raise ImpostorError(f"the caller's certificate is {whose}, it cannot speak for worker {worker}")
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether HOST:PORT stays on this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def refuse_plain(address: str, what: str) -> None:
+    """End with a sentence where plain text would leave this machine."""
+    if not is_loopback(address):
+        raise UserError(
+            f"{what} {address}: without --tls DIR only this machine's own addresses are used; make certificates with "
+            f"`cafe certs DIR`, or say --insecure if everybody on that network may read and change what is sent"
+        )
+
+
+def file_problem(
+    path: Path, certificate: x509.Certificate, key: PrivateKeyTypes | None, now: datetime.datetime
+) -> str | None:
+    """Return what is wrong with a certificate's time and key; None when nothing is."""
+    if now < certificate.not_valid_before_utc:
+        return f"{path} is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC: is the clock right?"
+    if now > certificate.not_valid_after_utc:
+        return (
+            f"{path} expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: make a new one with `cafe certs`"
+        )
+    if key is not None and key.public_key() != certificate.public_key():
+        return f"{path.with_suffix('.key')} is not the key of {path}: take both from one folder of `cafe certs`"
+    return None
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate from a PEM file."""
+    try:
+        return x509.load_pem_x509_certificate(_read(path))
+    except ValueError:
+        raise UserError(f"{path} is not a certificate in PEM") from None
+
+
+def read_key(path: Path) -> PrivateKeyTypes:
+    """Read a private key without a password from a PEM file."""
+    try:
+        return serialization.load_pem_private_key(_read(path), password=None)
+    except (ValueError, TypeError):
+        raise UserError(f"{path} is not a private key in PEM without a password") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror} (docs/tls.md says who needs which files)") from None
