@@ -59,7 +59,6 @@ def test_a_single_gradient_is_enough_for_a_small_batch(config, tmp_path):
     [
         ("federation.epochs=1", "need 2 epochs (8 rounds), the run has 4 rounds"),
         ("federation.batch_size=16", "every batch holds all 16 samples"),
-        ("training.lr=0.1", "the parameters move"),
         ("attack.method=magic", "attack.method"),
     ],
 )
