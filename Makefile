@@ -8,8 +8,10 @@ BIN := $(VENV)/bin
 demo: setup
 	$(BIN)/cafe run configs/demo.yaml --out runs/demo
 
+# What only computes runs on two cores at once; what starts processes runs by itself
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 tests/attacker tests/protos tests/vfl tests/worker
+	$(BIN)/python -m pytest tests/integration tests/server tests/sweep
 
 lint: setup
 	$(BIN)/ruff check .
