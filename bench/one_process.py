@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from server.parameters import Parameters
 from server.schedule import batches
 from vfl.config import TrainingConfig
-from vfl.models.whole import whole_model
+from vfl.models.whole import first_model
 from vfl.observation import ModelTensors, Observation, Setting
 
 
@@ -30,7 +30,7 @@ class OneProcess:
     def __init__(self, setting: Setting, x: Tensor, y: Tensor) -> None:
         self._slices = [box.cut(x).contiguous() for box in setting.boxes]
         self._y = y
-        whole = whole_model(setting.model, [box.shape for box in setting.boxes], setting.classes, setting.seed)
+        whole = first_model(setting)
         self._bottoms, self._top = list(whole.bottoms), whole.top
         self._version: ModelTensors | None = None
 

@@ -9,6 +9,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from attacker.exact import Exact
+from attacker.exact.attack import ExactAttack
+from attacker.interface import Attack, Progress, Recovery, Setting
 from bench.federation import NO_ATTACK, Case, federate, noise
 from vfl.datasets import Data
 from vfl.registry import PluginSection
@@ -25,8 +28,28 @@ class Rival:
     attack: PluginSection
 
 
+class Collecting(Exact):
+    """`exact` as it is during the rounds; afterwards, when no round is left to slow down, it recovers nothing."""
+
+    def start(self, setting: Setting) -> Attack:
+        """Begin as `exact` does."""
+        attack = super().start(setting)
+        assert isinstance(attack, ExactAttack)
+        return _Collecting(attack)
+
+
+class _Collecting:
+    def __init__(self, attack: ExactAttack) -> None:
+        self.observe = attack.observe
+
+    def recover(self, _progress: Progress) -> Recovery:
+        return Recovery(used=())
+
+
+COLLECTING = PluginSection(name="bench.side:Collecting")
 RIVALS = (
-    Rival("frozen, exact collects", 0.0, PluginSection.model_validate({"name": "exact", "step_three": False})),
+    Rival("frozen, exact", 0.0, COLLECTING),
+    Rival("parameters change, exact", 0.01, COLLECTING),
     Rival(
         "parameters change, cafe: all three steps every round",
         0.01,

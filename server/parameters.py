@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from server.rates import learning_rate
 from vfl.config import TrainingConfig
-from vfl.models.whole import whole_model
+from vfl.models.whole import first_model
 from vfl.observation import BOTTOM, TOP, ModelTensors, Setting, Tensors, with_prefix, without_prefix
 
 
@@ -15,7 +15,7 @@ class Parameters:
     """All parties' parameters. `version` goes up whenever they change."""
 
     def __init__(self, setting: Setting, training: TrainingConfig) -> None:
-        whole = whole_model(setting.model, [box.shape for box in setting.boxes], setting.classes, setting.seed)
+        whole = first_model(setting)
         self.output_widths = whole.widths
         self._setting, self._training = setting, training
         self._bottoms = [_named(bottom) for bottom in whole.bottoms]

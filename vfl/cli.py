@@ -3,18 +3,19 @@
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from bench import NAMES
 from vfl.config import RunConfig, apply_change, load_config, parse_config
 from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
 from vfl.stop import interrupt, stopped
 
 if TYPE_CHECKING:
     from vfl.registry import Registry
-    from vfl.tls import Identity, Role
 
 # gRPC's core logs what our errors say in a sentence; it reads this when it is first imported, below.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -76,9 +77,9 @@ def serve(
     """Start the coordinator alone; workers join with `cafe work`."""
     config = load_config(file, changes)
     _address(listen, "--listen")
-    from vfl.tls import COORDINATOR
+    from vfl.tls import COORDINATOR, identity_for
 
-    identity = _identity(tls, insecure, COORDINATOR, {"--listen": listen})
+    identity = identity_for(tls, insecure, COORDINATOR, {"--listen": listen})
     folder = _folder(out, file)
     from server.main import ServeOptions
     from server.main import serve as conduct
@@ -127,9 +128,9 @@ def work(
     for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
         if address is not None:
             _address(address, name)
-    from vfl.tls import worker_role
+    from vfl.tls import identity_for, worker_role
 
-    identity = _identity(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
+    identity = identity_for(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
     from vfl.show import defence_lines
     from vfl.slices import WorkerData, load_data, slice_for
     from worker.main import WorkerOptions
@@ -194,11 +195,9 @@ def attack(
     quiet: Quiet = False,
 ) -> None:
     """Run an attack offline, on what a coordinator recorded."""
-    from attacker.interface import attacks
-    from attacker.witness import Witness
-    from server.main import recover
+    from server.offline import attack_transcript
     from vfl.progress import Reporter
-    from vfl.results import Record, clear_run, load_summary
+    from vfl.results import load_summary
     from vfl.show import show_summary
     from vfl.transcript import Transcript
 
@@ -213,14 +212,7 @@ def attack(
         raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
     folder = _folder(out or transcript.resolve().parent / f"attack-{config.attack.name.replace(':', '.')}", transcript)
     reporter = Reporter(quiet)
-    running = Witness(attacks.build(config.attack).start(recorded.setting))
-    for done, observation in enumerate(recorded, start=1):
-        if observation.complete:
-            running.observe(observation)
-        reporter.step("rounds", done, recorded.rounds)
-    clear_run(folder)
-    recover(config, recorded.setting, running, Record(rounds=recorded.rounds), folder, reporter)
-    reporter.close()
+    attack_transcript(recorded, config, folder, reporter)
     if score:
         _score_if_possible(folder, config, reporter)
     show_summary(load_summary(folder), folder)
@@ -275,9 +267,7 @@ def list_plugins(
 
 @app.command()
 def bench(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="federation, training, attack, matching, defences, or side")
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(NAMES)}.")],
     out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
     data: Annotated[
@@ -288,32 +278,13 @@ def bench(
     """Measure: the wire, training, an attack, gradient matching, the defences' cost, or an attack's to training."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
-    if name == "federation":
-        from bench.federation import bench_federation
-
-        bench_federation(out, short)
-    elif name == "training":
-        from bench.training import bench_training
-
-        bench_training(out, short)
-    elif name == "attack":
-        from bench.attack import bench_attack
-
-        bench_attack(data, epochs, out, short)
-    elif name == "matching":
-        from bench.matching import bench_matching
-
-        bench_matching(out, short)
-    elif name == "defences":
-        from bench.defences import bench_defences
-
-        bench_defences(out, short)
-    elif name == "side":
-        from bench.side import bench_side
-
-        bench_side(out, short)
+    if name not in NAMES:
+        raise UserError(f"cafe bench {name}: choose one of {', '.join(NAMES)}")
+    measure = getattr(import_module(f"bench.{name}"), f"bench_{name}")
+    if name == "attack":
+        measure(data, epochs, out, short)
     else:
-        raise UserError(f"cafe bench {name}: choose one of federation, training, attack, matching, defences, side")
+        measure(out, short)
 
 
 def main() -> None:
@@ -360,20 +331,6 @@ def _address(text: str, option: str) -> None:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise UserError(f"{option} {text}: expected HOST:PORT, for example 192.0.2.10:7000")
-
-
-def _identity(tls: Path | None, insecure: bool, role: "Role", addresses: dict[str, str]) -> "Identity | None":
-    """Return what a party proves itself with; without that, plain text stays on this machine unless told otherwise."""
-    from vfl.tls import load_identity, refuse_plain
-
-    if tls is not None and insecure:
-        raise UserError("--insecure: with --tls nothing is sent in plain text; leave one of the two out")
-    if tls is not None:
-        return load_identity(tls, role)
-    for option, address in addresses.items():
-        if not insecure:
-            refuse_plain(address, option)
-    return None
 
 
 def _score_if_possible(folder: Path, config: RunConfig, reporter: Any) -> None:

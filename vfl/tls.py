@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,21 @@ class Identity:
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return how to listen: callers must have a certificate of the authority too."""
         return grpc.ssl_server_credentials([(self.key, self.certificate)], self.authority, require_client_auth=True)
+
+
+def identity_for(tls: Path | None, insecure: bool, role: Role, addresses: Mapping[str, str]) -> Identity | None:
+    """Return what a party proves itself with; without that, plain text stays on this machine unless told otherwise.
+
+    `addresses` are those that the party was told to use, by the option that named each.
+    """
+    if tls is not None and insecure:
+        raise UserError("--insecure: with --tls nothing is sent in plain text; leave one of the two out")
+    if tls is not None:
+        return load_identity(tls, role)
+    for option, address in addresses.items():
+        if not insecure:
+            refuse_plain(address, option)
+    return None
 
 
 def load_identity(folder: Path, role: Role) -> Identity:

@@ -15,12 +15,13 @@ from attacker.adaptive.scales import unclipped
 from attacker.adaptive.step_three import EXACT, invert_inexact
 from attacker.adaptive.sums import Gram, Sums
 from attacker.adaptive.told import nothing
-from attacker.adaptive.typical import Typical, models, typical
+from attacker.adaptive.typical import Typical, typical
 from attacker.exact.solve import Solved
 from attacker.exact.threads import one_thread
 from attacker.interface import Progress, Recovery
 from vfl.errors import UserError
 from vfl.models.layers import FullyConnected
+from vfl.models.whole import known_model
 from vfl.observation import ModelTensors, Observation, Setting
 
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ class AveragingAttack:
                 f"attack averaging: the {self._gram.rounds} rounds determine {self._gram.rank} of "
                 f"{self._setting.samples} samples; more rounds are needed"
             )
-        bottoms, top = models(self._setting, self._parameters)
+        model = known_model(self._setting, self._parameters).eval()
+        bottoms, top = list(model.bottoms), model.top
         shapes = [box.shape for box in self._setting.boxes]
         fits, solved = [], []
         for worker in range(self._setting.workers):
@@ -126,8 +128,8 @@ class AveragingAttack:
 
     def _begin(self, observation: Observation) -> None:
         self._parameters, self._version = observation.parameters, observation.version
-        bottoms, top = models(self._setting, self._parameters)
-        self._typical = typical(self._setting, bottoms, top, self._names)
+        model = known_model(self._setting, self._parameters).eval()
+        self._typical = typical(self._setting, list(model.bottoms), model.top, self._names)
         for layer, made_up in zip(self._layers, self._typical, strict=True):
             count = self._directions(layer)
             if self._replays:

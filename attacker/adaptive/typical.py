@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from attacker.interface import Setting
-from vfl.models import build_bottom, build_top, output_width
-from vfl.observation import ModelTensors
 from vfl.partition import Shape
 from vfl.seeds import generator
 
@@ -40,17 +38,6 @@ class Typical:
     def strongest(self, count: int) -> Tensor:
         """Return the outputs (count,) at which v is largest: single ones, for entries must stay entries."""
         return self.v.square().sum(0).topk(min(count, self.v.shape[1])).indices.sort().values
-
-
-def models(setting: Setting, parameters: ModelTensors) -> tuple[list[nn.Module], nn.Module]:
-    """Return the bottom models and the top model with the parameters in force."""
-    bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-    widths = [output_width(bottom, box.shape) for bottom, box in zip(bottoms, setting.boxes, strict=True)]
-    top = build_top(setting.model, widths, setting.classes, setting.seed)
-    for module, tensors in zip([*bottoms, top], [*parameters.bottoms, parameters.top], strict=True):
-        module.load_state_dict(dict(tensors), strict=False)
-        module.eval()
-    return bottoms, top
 
 
 def typical(setting: Setting, bottoms: Sequence[nn.Module], top: nn.Module, layers: Sequence[str]) -> list[Typical]:

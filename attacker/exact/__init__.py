@@ -26,10 +26,12 @@ class Exact(AttackPlugin):
         """Begin, unless the schedule or the model cannot give the samples away."""
         single = self.epochs == 1
         choice = choose(setting, self.method, single)
-        if self.relink and (single or choice.method != "subspaces" or setting.schedule == "uniform"):
+        if self.relink and (
+            single or choice.method != "subspaces" or setting.schedule == "uniform" or not setting.frozen
+        ):
             raise UserError(
                 "attack exact with relink: needs the subspaces of two epochs (schedule epochs or orthogonal, "
-                "layers with room for two batches, attack.epochs not 1)"
+                "training.lr 0, layers with room for two batches, attack.epochs not 1)"
             )
         inversion = self.inversion if self.step_three else None
         return ExactAttack(setting, choice, single, inversion, self.relink)

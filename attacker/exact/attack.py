@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from attacker.exact.cells import Cell, cells_of
-from attacker.exact.certificate import certify
+from attacker.exact.certificate import UNSURE, certify
 from attacker.exact.choice import Choice
 from attacker.exact.collect import Rounds
 from attacker.exact.labels import Joined, join_workers
-from attacker.exact.models import models_of
 from attacker.exact.moving.recover import recover_moving
 from attacker.exact.moving.trail import Trails
 from attacker.exact.relink import relink
@@ -23,12 +22,11 @@ from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
 from attacker.least_squares import leaks, pseudo_inverse, representations
 from vfl.errors import UserError
+from vfl.models.whole import known_model
 from vfl.observation import ModelTensors, Observation, Setting
 
 ALTERED = 1e-3
 """A median certificate above this is not rounding: somebody changed the gradients."""
-UNSURE = 1e-2
-"""A certificate above this is no evidence: cells that did not come apart, samples that hide behind others."""
 
 
 class ExactAttack:
@@ -85,7 +83,8 @@ class ExactAttack:
                 self._rounds.batches = relink(self._rounds.factors, self._per_epoch)
         cells = cells_of(self._rounds.batches, self._setting.samples)
         self._check(cells)
-        bottoms, top = models_of(self._setting, self._parameters)
+        known = known_model(self._setting, self._parameters)
+        bottoms, top = list(known.bottoms), known.top
         if self._choice.method == "least_squares":
             solved, certificates = self._least_squares(progress)
             cells = [Cell((n,), ()) for n in range(self._setting.samples)]

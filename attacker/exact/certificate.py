@@ -7,6 +7,9 @@ from torch import Tensor
 
 from attacker.exact.factors import Factors
 
+UNSURE = 1e-2
+"""A certificate above this is no evidence: cells that did not come apart, samples that hide behind others."""
+
 
 def certify(batches: Sequence[Tensor], factors: Sequence[Factors], h: Tensor, v: Tensor) -> Tensor:
     """Return each sample's worst relative residual over its rounds (samples,); NaN where h is unknown.

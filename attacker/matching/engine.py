@@ -15,9 +15,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from attacker.matching.second_order import Phase, Rules
-from vfl.models import build_bottom, build_top, output_width
 from vfl.models.batch_norm import FixedBatchNorm
 from vfl.models.layers import fully_connected
+from vfl.models.whole import first_model
 from vfl.network import resolve_device
 from vfl.observation import ModelTensors, Setting
 
@@ -43,19 +43,15 @@ class Engine:
 
     def __init__(self, setting: Setting) -> None:
         self.device = torch.device(resolve_device(setting.device))
-        self._bottoms = [
-            build_bottom(setting.model, box.shape, setting.seed, worker).to(self.device)
-            for worker, box in enumerate(setting.boxes)
-        ]
-        widths = [output_width(bottom, box.shape) for bottom, box in zip(self._bottoms, setting.boxes, strict=True)]
-        self._top = build_top(setting.model, widths, setting.classes, setting.seed).to(self.device)
+        model = first_model(setting).to(self.device)
+        self._bottoms, self._top = list(model.bottoms), model.top
         first = [
             next(iter(fully_connected(bottom, box.shape)), None)
             for bottom, box in zip(self._bottoms, setting.boxes, strict=True)
         ]
         self.layers = tuple(layer.name if layer else None for layer in first)
         """For each worker its first fully connected layer, None where it has none."""
-        last = fully_connected(self._top, (sum(widths),))
+        last = fully_connected(self._top, (sum(model.widths),))
         self.last_layer = last[-1].name if last else None
         """The top model's last fully connected layer, None where it has none."""
         self.names = tuple(

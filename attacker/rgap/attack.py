@@ -13,7 +13,7 @@ from attacker.rgap.chain import Step, chain
 from attacker.rgap.equations import NothingLeakedError
 from attacker.rgap.recursion import LayerLacksRankError, Point, go_back
 from vfl.errors import UserError
-from vfl.models import build_bottom, build_top, output_width
+from vfl.models.whole import first_model
 from vfl.observation import Observation, Setting
 
 MOST = 6144
@@ -27,11 +27,8 @@ class RGapAttack:
 
     def __init__(self, setting: Setting, disaggregate: bool, rounds: int | None, samples: int | None) -> None:
         self._setting = setting
-        self._bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-        self._widths = [
-            output_width(bottom, box.shape) for bottom, box in zip(self._bottoms, setting.boxes, strict=True)
-        ]
-        self._top = build_top(setting.model, self._widths, setting.classes, setting.seed)
+        model = first_model(setting)
+        self._bottoms, self._top, self._widths = list(model.bottoms), model.top, model.widths
         self._chains = [
             chain(bottom, box.shape, f"the model of worker {m}")
             for m, (bottom, box) in enumerate(zip(self._bottoms, setting.boxes, strict=True))

@@ -10,7 +10,7 @@ from attacker.inversion import InversionOptions
 from attacker.least_squares import first_layers
 from attacker.theory.exclusive import candidates
 from attacker.theory.join import UNSURE, Batch, join
-from vfl.models import build_bottom, build_top, output_width
+from vfl.models.whole import first_model
 from vfl.observation import Observation, Setting
 
 
@@ -26,10 +26,9 @@ class TheoryAttack:
         inversion: InversionOptions | None,
     ) -> None:
         self._setting, self._disaggregate, self._inversion = setting, disaggregate, inversion
-        self._bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
+        model = first_model(setting)
+        self._bottoms, self._top = list(model.bottoms), model.top
         self._layers = first_layers(setting, "theory")
-        widths = [output_width(bottom, box.shape) for bottom, box in zip(self._bottoms, setting.boxes, strict=True)]
-        self._top = build_top(setting.model, widths, setting.classes, setting.seed)
         self._collector = Collector(setting, disaggregate, rounds, attack="theory", samples=samples)
         self._seen = torch.zeros(setting.samples, dtype=torch.bool)
 

@@ -58,7 +58,8 @@ def test_altered_gradients_are_refused_with_a_sentence():
         attacked(setting, x, y, noisy, relink=True)
 
 
-def test_what_it_needs_is_said_before_the_first_round():
+@pytest.mark.parametrize("lacking", [{"schedule": "uniform"}, {"frozen": False}])
+def test_what_it_needs_is_said_before_the_first_round(lacking):
     x, _ = images(48)
     with pytest.raises(UserError, match="needs the subspaces of two epochs"):
-        Exact(relink=True).start(setting_for(x, 8, 60, schedule="uniform"))
+        Exact(relink=True).start(setting_for(x, 8, 60, **lacking))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vfl.models import build_bottom, build_top, output_width
-from vfl.observation import ModelTensors
+from vfl.observation import ModelTensors, Setting
 from vfl.partition import Shape
 from vfl.registry import PluginSection
 
@@ -32,6 +32,18 @@ def whole_model(section: PluginSection, shapes: Sequence[Shape], classes: int, s
     bottoms = [build_bottom(section, shape, seed, worker) for worker, shape in enumerate(shapes)]
     widths = [output_width(bottom, shape) for bottom, shape in zip(bottoms, shapes, strict=True)]
     return WholeModel(bottoms, build_top(section, widths, classes, seed), widths)
+
+
+def first_model(setting: Setting) -> WholeModel:
+    """Build the model of a run as it is before the first round."""
+    return whole_model(setting.model, [box.shape for box in setting.boxes], setting.classes, setting.seed)
+
+
+def known_model(setting: Setting, parameters: ModelTensors) -> WholeModel:
+    """Build the model of a run with the parameters of a round, which the coordinator knows."""
+    model = first_model(setting)
+    model.load_state_dict(state_dict(parameters), strict=False)
+    return model
 
 
 def state_dict(tensors: ModelTensors) -> dict[str, Tensor]:

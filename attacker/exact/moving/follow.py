@@ -37,8 +37,6 @@ class Followed:
 
     x: Tensor
     """(samples, *shape), NaN where nothing leaked."""
-    h: Tensor
-    """(samples, inputs): the representation in the sample's own base round."""
     outside: Tensor
     """(samples,): the median share of h(x) outside of the spaces of its rounds, each with its own parameters."""
 
@@ -94,7 +92,7 @@ class Follower:
         self._improve(targets, known, None, quick)
         self._round(known)
         progress(ITERATIONS + 1, ITERATIONS + 1)
-        return Followed(self._x, targets, self._outside())
+        return Followed(self._x, self._outside())
 
     def _round(self, known: Tensor) -> None:
         """Give pixels the values that they can have where all rounds together are then explained better."""

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attacker.exact.cells import Cell
+from attacker.exact.cells import Cell, cells_of
+from attacker.exact.certificate import UNSURE
 from attacker.exact.choice import Choice
 from attacker.exact.factors import Factors
 from attacker.exact.labels import join_workers
-from attacker.exact.models import models_of
 from attacker.exact.moving.correct import Where
 from attacker.exact.moving.follow import Followed, Follower
 from attacker.exact.moving.lengths import take_apart
@@ -19,10 +19,8 @@ from attacker.exact.threads import one_thread
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
 from vfl.errors import UserError
+from vfl.models.whole import known_model
 from vfl.observation import Setting
-
-UNSURE = 1e-2
-"""A sample whose h is further outside of its rounds' spaces is not to be trusted."""
 
 
 def recover_moving(
@@ -41,12 +39,14 @@ def recover_moving(
         followed.append(follower.follow(step))
     labels = _labels(setting, choice, trails, where, followed)
     certificates = torch.stack([own.outside for own in followed], dim=1)
+    together = tuple(c.samples for c in cells_of(trails.batches, setting.samples) if len(c.samples) > 1)
     return Recovery(
         slices=tuple(own.x for own in followed),
         labels=labels,
+        cells=together,
         certificates=certificates,
         rounds=tuple(trails.numbers),
-        notes=tuple(_notes(trails, certificates)),
+        notes=tuple(_notes(trails, certificates, sum(map(len, together)))),
     )
 
 
@@ -67,7 +67,7 @@ def _labels(setting: Setting, choice: Choice, trails: Trails, where: Where, foll
     for t in sorted(set(where.base)):
         if t not in trails.whole:
             continue
-        bottoms, top = models_of(setting, trails.whole[t])
+        known = known_model(setting, trails.whole[t])
         batch = trails.batches[t]
         with one_thread():
             solved = [
@@ -75,7 +75,7 @@ def _labels(setting: Setting, choice: Choice, trails: Trails, where: Where, foll
                 for trail, own in zip(trails.workers, followed, strict=True)
             ]
             cells = [Cell((place,), ()) for place in range(len(batch))]
-            joined = join_workers(cells, solved, bottoms, names, shapes, top)
+            joined = join_workers(cells, solved, list(known.bottoms), names, shapes, known.top)
         based = torch.tensor([where.base[n] == t for n in batch.tolist()])
         labels[batch[based]] = joined.labels[based]
     return labels
@@ -87,11 +87,15 @@ def _solved(factors: Factors, h: Tensor) -> Solved:
     return Solved(h, v)
 
 
-def _notes(trails: Trails, certificates: Tensor) -> list[str]:
+def _notes(trails: Trails, certificates: Tensor, together: int) -> list[str]:
     notes = [
         f"The parameters moved ({len(trails.versions)} versions in {len(trails.numbers)} rounds): each sample was "
         "followed through its rounds, every round with its own parameters."
     ]
+    if together:
+        notes.append(
+            f"{together} samples share all their batches with another, and were not parted: more epochs would."
+        )
     lost = int(certificates.isnan().sum())
     if lost:
         notes.append(f"Nothing leaked, or nothing could be parted, for {lost} of {certificates.numel()} slices.")

@@ -93,8 +93,6 @@ class Trails:
 def _before(model: nn.Module, layer: str, shape: tuple[int, ...]) -> list[str]:
     """Return the names of the parameters that a layer's input depends on."""
     named = dict(model.named_parameters())
-    if not named:
-        return []
     h = representation(model, layer, torch.full((1, *shape), 0.5))
     if not h.requires_grad:
         return []
