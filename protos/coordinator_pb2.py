@@ -25,43 +25,47 @@ _sym_db = _symbol_database.Default()
 from protos import tensors_pb2 as protos_dot_tensors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/coordinator.proto\x12\x07\x63\x61\x66\x65.v1\x1a\x14protos/tensors.proto\"\xb8\x01\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\x1d\n\x05slice\x18\x03 \x01(\x0b\x32\x0e.cafe.v1.Slice\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x14\n\x0ctest_samples\x18\x05 \x01(\x04\x12\x12\n\nids_digest\x18\x06 \x01(\x0c\x12\x0f\n\x07\x63lasses\x18\x07 \x01(\r\x12\x14\n\x0cpeer_address\x18\x08 \x01(\t\":\n\x05Slice\x12\x14\n\x0csample_shape\x18\x01 \x03(\x04\x12\r\n\x05start\x18\x02 \x03(\x04\x12\x0c\n\x04stop\x18\x03 \x03(\x04\"\x81\x02\n\x05Order\x12#\n\x07welcome\x18\x01 \x01(\x0b\x32\x10.cafe.v1.WelcomeH\x00\x12\x1f\n\x05start\x18\x02 \x01(\x0b\x32\x0e.cafe.v1.StartH\x00\x12)\n\nparameters\x18\x03 \x01(\x0b\x32\x13.cafe.v1.ParametersH\x00\x12\x1f\n\x05\x63hunk\x18\x04 \x01(\x0b\x32\x0e.cafe.v1.ChunkH\x00\x12\x1f\n\x05round\x18\x05 \x01(\x0b\x32\x0e.cafe.v1.RoundH\x00\x12\x1b\n\x03\x65nd\x18\x06 \x01(\x0b\x32\x0c.cafe.v1.EndH\x00\x12\x1f\n\x05\x61\x62ort\x18\x07 \x01(\x0b\x32\x0e.cafe.v1.AbortH\x00\x42\x07\n\x05order\"4\n\x07Welcome\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\"\x84\x01\n\x05Start\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07workers\x18\x02 \x01(\r\x12\x14\n\x0clabel_holder\x18\x03 \x01(\r\x12\x1c\n\x14label_holder_address\x18\x04 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x05 \x01(\r\x12\x15\n\routput_widths\x18\x06 \x03(\r\">\n\nParameters\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x1f\n\x06\x62undle\x18\x02 \x01(\x0b\x32\x0f.cafe.v1.Bundle\"f\n\x05Round\x12\r\n\x05round\x18\x01 \x01(\x04\x12!\n\x07purpose\x18\x02 \x01(\x0e\x32\x10.cafe.v1.Purpose\x12\x1a\n\x12parameters_version\x18\x03 \x01(\x04\x12\x0f\n\x07indices\x18\x04 \x03(\r\"\x15\n\x03\x45nd\x12\x0e\n\x06rounds\x18\x01 \x01(\x04\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06reason\x18\x01 \x01(\t\"^\n\nUploadPart\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.cafe.v1.UploadHeaderH\x00\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0e.cafe.v1.ChunkH\x00\x42\x06\n\x04part\"\xb6\x01\n\x0cUploadHeader\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\x04\x12\"\n\tgradients\x18\x04 \x01(\x0b\x32\x0f.cafe.v1.Bundle\x12\x11\n\x04loss\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\npeer_bytes\x18\x06 \x01(\x04\x12\x15\n\x08withheld\x18\x07 \x01(\tH\x01\x88\x01\x01\x42\x07\n\x05_lossB\x0b\n\t_withheld\"\x1e\n\rUploadReceipt\x12\r\n\x05round\x18\x01 \x01(\x04\"r\n\nEvaluation\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07\x63orrect\x18\x03 \x01(\x04\x12\r\n\x05total\x18\x04 \x01(\x04\x12\x10\n\x08loss_sum\x18\x05 \x01(\x01\x12\x12\n\npeer_bytes\x18\x06 \x01(\x04\"\"\n\x11\x45valuationReceipt\x12\r\n\x05round\x18\x01 \x01(\x04*K\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_TRAIN\x10\x01\x12\x14\n\x10PURPOSE_EVALUATE\x10\x02\x32\xbb\x01\n\x0b\x43oordinator\x12.\n\x04Join\x12\x14.cafe.v1.JoinRequest\x1a\x0e.cafe.v1.Order0\x01\x12\x37\n\x06Upload\x12\x13.cafe.v1.UploadPart\x1a\x16.cafe.v1.UploadReceipt(\x01\x12\x43\n\x10ReportEvaluation\x12\x13.cafe.v1.Evaluation\x1a\x1a.cafe.v1.EvaluationReceiptb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18protos/coordinator.proto\x12\x07\x63\x61\x66\x65.v1\x1a\x14protos/tensors.proto\"\xd2\x01\n\x0bJoinRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\x1d\n\x05slice\x18\x03 \x01(\x0b\x32\x0e.cafe.v1.Slice\x12\x0f\n\x07samples\x18\x04 \x01(\x04\x12\x14\n\x0ctest_samples\x18\x05 \x01(\x04\x12\x12\n\nids_digest\x18\x06 \x01(\x0c\x12\x0f\n\x07\x63lasses\x18\x07 \x01(\r\x12\x14\n\x0cpeer_address\x18\x08 \x01(\t\x12\x18\n\x10previous_session\x18\t \x01(\t\":\n\x05Slice\x12\x14\n\x0csample_shape\x18\x01 \x03(\x04\x12\r\n\x05start\x18\x02 \x03(\x04\x12\x0c\n\x04stop\x18\x03 \x03(\x04\"\x81\x02\n\x05Order\x12#\n\x07welcome\x18\x01 \x01(\x0b\x32\x10.cafe.v1.WelcomeH\x00\x12\x1f\n\x05start\x18\x02 \x01(\x0b\x32\x0e.cafe.v1.StartH\x00\x12)\n\nparameters\x18\x03 \x01(\x0b\x32\x13.cafe.v1.ParametersH\x00\x12\x1f\n\x05\x63hunk\x18\x04 \x01(\x0b\x32\x0e.cafe.v1.ChunkH\x00\x12\x1f\n\x05round\x18\x05 \x01(\x0b\x32\x0e.cafe.v1.RoundH\x00\x12\x1b\n\x03\x65nd\x18\x06 \x01(\x0b\x32\x0c.cafe.v1.EndH\x00\x12\x1f\n\x05\x61\x62ort\x18\x07 \x01(\x0b\x32\x0e.cafe.v1.AbortH\x00\x42\x07\n\x05order\"H\n\x07Welcome\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x18\n\x10protocol_version\x18\x02 \x01(\r\x12\x12\n\ngeneration\x18\x03 \x01(\r\"\x84\x01\n\x05Start\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x0f\n\x07workers\x18\x02 \x01(\r\x12\x14\n\x0clabel_holder\x18\x03 \x01(\r\x12\x1c\n\x14label_holder_address\x18\x04 \x01(\t\x12\x0f\n\x07\x63lasses\x18\x05 \x01(\r\x12\x15\n\routput_widths\x18\x06 \x03(\r\">\n\nParameters\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12\x1f\n\x06\x62undle\x18\x02 \x01(\x0b\x32\x0f.cafe.v1.Bundle\"f\n\x05Round\x12\r\n\x05round\x18\x01 \x01(\x04\x12!\n\x07purpose\x18\x02 \x01(\x0e\x32\x10.cafe.v1.Purpose\x12\x1a\n\x12parameters_version\x18\x03 \x01(\x04\x12\x0f\n\x07indices\x18\x04 \x03(\r\"\x15\n\x03\x45nd\x12\x0e\n\x06rounds\x18\x01 \x01(\x04\"\x17\n\x05\x41\x62ort\x12\x0e\n\x06reason\x18\x01 \x01(\t\"^\n\nUploadPart\x12\'\n\x06header\x18\x01 \x01(\x0b\x32\x15.cafe.v1.UploadHeaderH\x00\x12\x1f\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x0e.cafe.v1.ChunkH\x00\x42\x06\n\x04part\"\xc6\x01\n\x0cUploadHeader\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\r\n\x05round\x18\x03 \x01(\x04\x12\"\n\tgradients\x18\x04 \x01(\x0b\x32\x0f.cafe.v1.Bundle\x12\x11\n\x04loss\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\npeer_bytes\x18\x06 \x01(\x04\x12\x15\n\x08withheld\x18\x07 \x01(\tH\x01\x88\x01\x01\x12\x0e\n\x06run_id\x18\x08 \x01(\tB\x07\n\x05_lossB\x0b\n\t_withheld\"\x1e\n\rUploadReceipt\x12\r\n\x05round\x18\x01 \x01(\x04\"\x82\x01\n\nEvaluation\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0f\n\x07\x63orrect\x18\x03 \x01(\x04\x12\r\n\x05total\x18\x04 \x01(\x04\x12\x10\n\x08loss_sum\x18\x05 \x01(\x01\x12\x12\n\npeer_bytes\x18\x06 \x01(\x04\x12\x0e\n\x06run_id\x18\x07 \x01(\t\"\"\n\x11\x45valuationReceipt\x12\r\n\x05round\x18\x01 \x01(\x04\"K\n\x07Trouble\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07leaving\x18\x04 \x01(\x08\"\x10\n\x0eTroubleReceipt*K\n\x07Purpose\x12\x17\n\x13PURPOSE_UNSPECIFIED\x10\x00\x12\x11\n\rPURPOSE_TRAIN\x10\x01\x12\x14\n\x10PURPOSE_EVALUATE\x10\x02\x32\xf7\x01\n\x0b\x43oordinator\x12.\n\x04Join\x12\x14.cafe.v1.JoinRequest\x1a\x0e.cafe.v1.Order0\x01\x12\x37\n\x06Upload\x12\x13.cafe.v1.UploadPart\x1a\x16.cafe.v1.UploadReceipt(\x01\x12\x43\n\x10ReportEvaluation\x12\x13.cafe.v1.Evaluation\x1a\x1a.cafe.v1.EvaluationReceipt\x12:\n\rReportTrouble\x12\x10.cafe.v1.Trouble\x1a\x17.cafe.v1.TroubleReceiptb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.coordinator_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PURPOSE']._serialized_start=1436
-  _globals['_PURPOSE']._serialized_end=1511
+  _globals['_PURPOSE']._serialized_start=1610
+  _globals['_PURPOSE']._serialized_end=1685
   _globals['_JOINREQUEST']._serialized_start=60
-  _globals['_JOINREQUEST']._serialized_end=244
-  _globals['_SLICE']._serialized_start=246
-  _globals['_SLICE']._serialized_end=304
-  _globals['_ORDER']._serialized_start=307
-  _globals['_ORDER']._serialized_end=564
-  _globals['_WELCOME']._serialized_start=566
-  _globals['_WELCOME']._serialized_end=618
-  _globals['_START']._serialized_start=621
-  _globals['_START']._serialized_end=753
-  _globals['_PARAMETERS']._serialized_start=755
-  _globals['_PARAMETERS']._serialized_end=817
-  _globals['_ROUND']._serialized_start=819
-  _globals['_ROUND']._serialized_end=921
-  _globals['_END']._serialized_start=923
-  _globals['_END']._serialized_end=944
-  _globals['_ABORT']._serialized_start=946
-  _globals['_ABORT']._serialized_end=969
-  _globals['_UPLOADPART']._serialized_start=971
-  _globals['_UPLOADPART']._serialized_end=1065
-  _globals['_UPLOADHEADER']._serialized_start=1068
-  _globals['_UPLOADHEADER']._serialized_end=1250
-  _globals['_UPLOADRECEIPT']._serialized_start=1252
-  _globals['_UPLOADRECEIPT']._serialized_end=1282
-  _globals['_EVALUATION']._serialized_start=1284
-  _globals['_EVALUATION']._serialized_end=1398
-  _globals['_EVALUATIONRECEIPT']._serialized_start=1400
-  _globals['_EVALUATIONRECEIPT']._serialized_end=1434
-  _globals['_COORDINATOR']._serialized_start=1514
-  _globals['_COORDINATOR']._serialized_end=1701
+  _globals['_JOINREQUEST']._serialized_end=270
+  _globals['_SLICE']._serialized_start=272
+  _globals['_SLICE']._serialized_end=330
+  _globals['_ORDER']._serialized_start=333
+  _globals['_ORDER']._serialized_end=590
+  _globals['_WELCOME']._serialized_start=592
+  _globals['_WELCOME']._serialized_end=664
+  _globals['_START']._serialized_start=667
+  _globals['_START']._serialized_end=799
+  _globals['_PARAMETERS']._serialized_start=801
+  _globals['_PARAMETERS']._serialized_end=863
+  _globals['_ROUND']._serialized_start=865
+  _globals['_ROUND']._serialized_end=967
+  _globals['_END']._serialized_start=969
+  _globals['_END']._serialized_end=990
+  _globals['_ABORT']._serialized_start=992
+  _globals['_ABORT']._serialized_end=1015
+  _globals['_UPLOADPART']._serialized_start=1017
+  _globals['_UPLOADPART']._serialized_end=1111
+  _globals['_UPLOADHEADER']._serialized_start=1114
+  _globals['_UPLOADHEADER']._serialized_end=1312
+  _globals['_UPLOADRECEIPT']._serialized_start=1314
+  _globals['_UPLOADRECEIPT']._serialized_end=1344
+  _globals['_EVALUATION']._serialized_start=1347
+  _globals['_EVALUATION']._serialized_end=1477
+  _globals['_EVALUATIONRECEIPT']._serialized_start=1479
+  _globals['_EVALUATIONRECEIPT']._serialized_end=1513
+  _globals['_TROUBLE']._serialized_start=1515
+  _globals['_TROUBLE']._serialized_end=1590
+  _globals['_TROUBLERECEIPT']._serialized_start=1592
+  _globals['_TROUBLERECEIPT']._serialized_end=1608
+  _globals['_COORDINATOR']._serialized_start=1688
+  _globals['_COORDINATOR']._serialized_end=1935
 # @@protoc_insertion_point(module_scope)

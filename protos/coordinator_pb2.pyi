@@ -18,7 +18,7 @@ PURPOSE_TRAIN: Purpose
 PURPOSE_EVALUATE: Purpose
 
 class JoinRequest(_message.Message):
-    __slots__ = ("protocol_version", "worker", "slice", "samples", "test_samples", "ids_digest", "classes", "peer_address")
+    __slots__ = ("protocol_version", "worker", "slice", "samples", "test_samples", "ids_digest", "classes", "peer_address", "previous_session")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     SLICE_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,7 @@ class JoinRequest(_message.Message):
     IDS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     CLASSES_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_SESSION_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     worker: int
     slice: Slice
@@ -35,7 +36,8 @@ class JoinRequest(_message.Message):
     ids_digest: bytes
     classes: int
     peer_address: str
-    def __init__(self, protocol_version: _Optional[int] = ..., worker: _Optional[int] = ..., slice: _Optional[_Union[Slice, _Mapping]] = ..., samples: _Optional[int] = ..., test_samples: _Optional[int] = ..., ids_digest: _Optional[bytes] = ..., classes: _Optional[int] = ..., peer_address: _Optional[str] = ...) -> None: ...
+    previous_session: str
+    def __init__(self, protocol_version: _Optional[int] = ..., worker: _Optional[int] = ..., slice: _Optional[_Union[Slice, _Mapping]] = ..., samples: _Optional[int] = ..., test_samples: _Optional[int] = ..., ids_digest: _Optional[bytes] = ..., classes: _Optional[int] = ..., peer_address: _Optional[str] = ..., previous_session: _Optional[str] = ...) -> None: ...
 
 class Slice(_message.Message):
     __slots__ = ("sample_shape", "start", "stop")
@@ -66,12 +68,14 @@ class Order(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., parameters: _Optional[_Union[Parameters, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ..., round: _Optional[_Union[Round, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("session", "protocol_version")
+    __slots__ = ("session", "protocol_version", "generation")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     session: str
     protocol_version: int
-    def __init__(self, session: _Optional[str] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    generation: int
+    def __init__(self, session: _Optional[str] = ..., protocol_version: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ("run_id", "workers", "label_holder", "label_holder_address", "classes", "output_widths")
@@ -130,7 +134,7 @@ class UploadPart(_message.Message):
     def __init__(self, header: _Optional[_Union[UploadHeader, _Mapping]] = ..., chunk: _Optional[_Union[_tensors_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class UploadHeader(_message.Message):
-    __slots__ = ("session", "worker", "round", "gradients", "loss", "peer_bytes", "withheld")
+    __slots__ = ("session", "worker", "round", "gradients", "loss", "peer_bytes", "withheld", "run_id")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -138,6 +142,7 @@ class UploadHeader(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     PEER_BYTES_FIELD_NUMBER: _ClassVar[int]
     WITHHELD_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
     session: str
     worker: int
     round: int
@@ -145,7 +150,8 @@ class UploadHeader(_message.Message):
     loss: float
     peer_bytes: int
     withheld: str
-    def __init__(self, session: _Optional[str] = ..., worker: _Optional[int] = ..., round: _Optional[int] = ..., gradients: _Optional[_Union[_tensors_pb2.Bundle, _Mapping]] = ..., loss: _Optional[float] = ..., peer_bytes: _Optional[int] = ..., withheld: _Optional[str] = ...) -> None: ...
+    run_id: str
+    def __init__(self, session: _Optional[str] = ..., worker: _Optional[int] = ..., round: _Optional[int] = ..., gradients: _Optional[_Union[_tensors_pb2.Bundle, _Mapping]] = ..., loss: _Optional[float] = ..., peer_bytes: _Optional[int] = ..., withheld: _Optional[str] = ..., run_id: _Optional[str] = ...) -> None: ...
 
 class UploadReceipt(_message.Message):
     __slots__ = ("round",)
@@ -154,23 +160,41 @@ class UploadReceipt(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Evaluation(_message.Message):
-    __slots__ = ("session", "round", "correct", "total", "loss_sum", "peer_bytes")
+    __slots__ = ("session", "round", "correct", "total", "loss_sum", "peer_bytes", "run_id")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CORRECT_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     LOSS_SUM_FIELD_NUMBER: _ClassVar[int]
     PEER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
     session: str
     round: int
     correct: int
     total: int
     loss_sum: float
     peer_bytes: int
-    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., correct: _Optional[int] = ..., total: _Optional[int] = ..., loss_sum: _Optional[float] = ..., peer_bytes: _Optional[int] = ...) -> None: ...
+    run_id: str
+    def __init__(self, session: _Optional[str] = ..., round: _Optional[int] = ..., correct: _Optional[int] = ..., total: _Optional[int] = ..., loss_sum: _Optional[float] = ..., peer_bytes: _Optional[int] = ..., run_id: _Optional[str] = ...) -> None: ...
 
 class EvaluationReceipt(_message.Message):
     __slots__ = ("round",)
     ROUND_FIELD_NUMBER: _ClassVar[int]
     round: int
     def __init__(self, round: _Optional[int] = ...) -> None: ...
+
+class Trouble(_message.Message):
+    __slots__ = ("session", "run_id", "reason", "leaving")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RUN_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    run_id: str
+    reason: str
+    leaving: bool
+    def __init__(self, session: _Optional[str] = ..., run_id: _Optional[str] = ..., reason: _Optional[str] = ..., leaving: _Optional[bool] = ...) -> None: ...
+
+class TroubleReceipt(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -49,6 +49,11 @@ class CoordinatorStub:
                 request_serializer=protos_dot_coordinator__pb2.Evaluation.SerializeToString,
                 response_deserializer=protos_dot_coordinator__pb2.EvaluationReceipt.FromString,
                 _registered_method=True)
+        self.ReportTrouble = channel.unary_unary(
+                '/cafe.v1.Coordinator/ReportTrouble',
+                request_serializer=protos_dot_coordinator__pb2.Trouble.SerializeToString,
+                response_deserializer=protos_dot_coordinator__pb2.TroubleReceipt.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -75,6 +80,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportTrouble(self, request, context):
+        """A worker cannot go on with a round, or with the run.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -92,6 +104,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.ReportEvaluation,
                     request_deserializer=protos_dot_coordinator__pb2.Evaluation.FromString,
                     response_serializer=protos_dot_coordinator__pb2.EvaluationReceipt.SerializeToString,
+            ),
+            'ReportTrouble': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportTrouble,
+                    request_deserializer=protos_dot_coordinator__pb2.Trouble.FromString,
+                    response_serializer=protos_dot_coordinator__pb2.TroubleReceipt.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +192,33 @@ class Coordinator:
             '/cafe.v1.Coordinator/ReportEvaluation',
             protos_dot_coordinator__pb2.Evaluation.SerializeToString,
             protos_dot_coordinator__pb2.EvaluationReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportTrouble(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/cafe.v1.Coordinator/ReportTrouble',
+            protos_dot_coordinator__pb2.Trouble.SerializeToString,
+            protos_dot_coordinator__pb2.TroubleReceipt.FromString,
             options,
             channel_credentials,
             insecure,

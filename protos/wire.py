@@ -19,6 +19,8 @@ from protos.coordinator_pb2 import (
     EvaluationReceipt,
     JoinRequest,
     Order,
+    Trouble,
+    TroubleReceipt,
     UploadPart,
     UploadReceipt,
 )
@@ -114,6 +116,11 @@ def add_coordinator(servicer: CoordinatorServicer, server: grpc.aio.Server) -> N
             servicer.ReportEvaluation,
             request_deserializer=Evaluation.FromString,
             response_serializer=EvaluationReceipt.SerializeToString,
+        ),
+        "ReportTrouble": grpc.unary_unary_rpc_method_handler(
+            servicer.ReportTrouble,
+            request_deserializer=Trouble.FromString,
+            response_serializer=TroubleReceipt.SerializeToString,
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -16,8 +17,9 @@ import torch
 from torch import Tensor
 
 from protos.codec import announce, raw_bytes
-from protos.coordinator_pb2 import Abort, End, Evaluation, Order, Purpose, Round, Start
+from protos.coordinator_pb2 import Abort, End, Evaluation, Order, Purpose, Round, Start, Trouble
 from protos.coordinator_pb2 import Parameters as ParametersOrder
+from server.disturbances import Disturbances, DisturbedError, WorkerLeftError
 from server.inbox import Inbox
 from server.membership import Member, Membership, RefusedError
 from server.parameters import Parameters, gradients_of_round
@@ -46,39 +48,39 @@ class _Begun:
     inbox: Inbox
 
 
-class WorkerLeftError(RunFailedError):
-    """A run that failed because a worker left; `worker` says which."""
-
-    def __init__(self, worker: int, reason: str) -> None:
-        super().__init__(reason)
-        self.worker = worker
-
-
 class Coordinator:
     """Conducts one run over whoever joins through the service."""
 
-    def __init__(self, config: RunConfig, on_round: Callable[[int, int, float], None]) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        on_round: Callable[[int, int, float], None],
+        rejoin_timeout: float = 0.0,
+        say: Callable[[str], None] = lambda _text: None,
+    ) -> None:
         self._config, self._on_round = config, on_round
         self._federation = config.federation
         self.membership = Membership(self._federation.workers, self._federation.label_holder, self._left)
         self.inboxes: dict[int, Inbox] = {}
         self.record = Record()
+        self._disturbances = Disturbances(rejoin_timeout, self.record, say)
+        self._begun: deque[_Begun] = deque()
+        self.run_id = ""
         self.bytes_up = self.bytes_down = self.bytes_peer = 0
+        self._bytes_peer_before = 0
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._evaluation: asyncio.Future[Evaluation] | None = None
         self._evaluating = Round()
         self._test_samples = self._evaluation_batches = 0
-        self._ending = False
+        self._started = self._ending = False
         self._process = psutil.Process()
 
     async def gather(self) -> Setting:
         """Wait until everybody has joined; return what is then known."""
         timeout = self._federation.join_timeout
-        await self._or_failure(
-            self.membership.complete.wait(),
-            timeout,
-            lambda: f"after {timeout:g} s workers {self.membership.missing} have not joined",
-        )
+        await self._all_there(timeout, lambda: f"after {timeout:g} s workers {self.membership.missing} have not joined")
+        self._started = True
+        self.membership.start()
         members = list(self.membership)
         samples = members[0].samples
         if self._federation.batch_size > samples:
@@ -103,7 +105,7 @@ class Coordinator:
     async def conduct(self, setting: Setting, observer: Observer) -> None:
         """Play all rounds, showing each to the observer, and evaluate on test samples where there are any."""
         parameters = Parameters(setting, self._config.training)
-        self._start(setting, parameters)
+        self._start(parameters)
         began = time.monotonic()
         watching: asyncio.Task[None] | None = None
         every = self._config.training.evaluate_every
@@ -112,10 +114,11 @@ class Coordinator:
             numbered = enumerate(drawn, start=1)
             # Frozen parameters do not wait for a round's gradients, so the next one is ordered while these arrive.
             ahead = AHEAD if setting.frozen else 1
-            begun = deque(self._begin(*coming, parameters) for coming in islice(numbered, ahead - 1))
+            self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, ahead - 1))
             for number in range(1, setting.rounds + 1):
-                begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, 1))
-                observation = await self._finish(begun.popleft(), parameters)
+                self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, 1))
+                await self._undisturbed(self._uploads, parameters)
+                observation = self._finish(self._begun.popleft(), parameters)
                 if not observation.complete and self._federation.when_withheld == "end":
                     self.record.losses.pop()
                     break
@@ -146,7 +149,7 @@ class Coordinator:
 
     async def end(self, reason: str | None) -> None:
         """Say good-bye to all workers (with the reason, if the run failed) and wait for them to hang up."""
-        self._ending = True
+        self._ending = self.membership.closed = True
         last = Order(end=End(rounds=self.record.rounds)) if reason is None else Order(abort=Abort(reason=reason))
         members = list(self.membership)
         for member in members:
@@ -162,6 +165,8 @@ class Coordinator:
 
     def evaluated(self, member: Member, evaluation: Evaluation) -> None:
         """Take what the label holder counted."""
+        if evaluation.run_id != self.run_id:
+            raise RefusedError(grpc.StatusCode.ABORTED, "that evaluation was begun anew")
         asked = self._evaluation
         if asked is None or asked.done() or evaluation.round != self._evaluating.round:
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "no evaluation of that number is on")
@@ -175,33 +180,80 @@ class Coordinator:
             )
         asked.set_result(evaluation)
 
-    def _start(self, setting: Setting, parameters: Parameters) -> None:
-        members = list(self.membership)
+    def troubled(self, member: Member, trouble: Trouble) -> None:
+        """Hear that a worker cannot go on, with the round or with the run."""
+        if trouble.leaving or not self._disturbances.patience:
+            self._fail(RunFailedError(f"worker {member.worker}: {trouble.reason}"))
+        elif trouble.run_id == self.run_id:
+            self._disturbances.trouble(member, trouble.reason)
+
+    def exchanged(self, member: Member, peer_bytes: int) -> None:
+        """Hear from the label holder how many bytes went between workers since it joined."""
+        if member.worker == self._federation.label_holder:
+            self.bytes_peer = self._bytes_peer_before + peer_bytes
+
+    def _start(self, parameters: Parameters) -> None:
+        holder = self._federation.label_holder
+        self.run_id = secrets.token_hex(8)
+        members = {member.worker: member for member in self.membership}
         start = Start(
-            run_id=secrets.token_hex(8),
-            workers=setting.workers,
-            label_holder=self._federation.label_holder,
-            label_holder_address=members[self._federation.label_holder].address,
-            classes=setting.classes,
+            run_id=self.run_id,
+            workers=self._federation.workers,
+            label_holder=holder,
+            label_holder_address=members[holder].address,
+            classes=members[holder].classes,
             output_widths=parameters.output_widths,
         )
-        for member in members:
+        for member in members.values():
             member.send(Order(start=start))
 
     def _begin(self, number: int, indices: Tensor, parameters: Parameters) -> "_Begun":
         holder = self._federation.label_holder
-        expected = {member.worker: parameters.expected_from(member.worker, holder) for member in self.membership}
+        expected = {w: parameters.expected_from(w, holder) for w in range(self._federation.workers)}
         self.inboxes[number] = inbox = Inbox(number, expected, holder)
         self._order(number, Purpose.PURPOSE_TRAIN, indices, parameters)
         return _Begun(number, indices, inbox)
 
-    async def _finish(self, begun: "_Begun", parameters: Parameters) -> Observation:
-        number, inbox, timeout = begun.number, begun.inbox, self._federation.round_timeout
+    async def _undisturbed(self, do: Callable[[], Awaitable[None]], parameters: Parameters) -> None:
+        """Do something with all workers, again and again until nobody is lost on the way."""
+        while True:
+            try:
+                await do()
+            except DisturbedError:
+                await self._mend(parameters)
+            else:
+                self._disturbances.over()
+                return
+
+    async def _mend(self, parameters: Parameters) -> None:
+        """Wait until all workers are there, and let them begin the unfinished rounds anew."""
+        timeout = self._disturbances.patience
+        while self._disturbances.happened.done() or self.membership.missing:
+            await self._disturbances.settle(lambda: self.membership.missing)
+            await self._all_there(
+                timeout, lambda: f"after {timeout:g} s workers {self.membership.missing} have not come back"
+            )
+        self._start(parameters)
+        self._begun = deque(self._begin(one.number, one.indices, parameters) for one in self._begun)
+        self._disturbances.mended(len(self._begun))
+
+    async def _all_there(self, timeout: float, late: Callable[[], str]) -> None:
+        deadline = time.monotonic() + timeout
+        while self.membership.missing:  # whoever completes them may have left when this wakes up
+            await self._or_failure(self.membership.complete.wait(), deadline - time.monotonic(), late)
+
+    async def _uploads(self) -> None:
+        """Wait for all uploads of the oldest round that is under way."""
+        begun, timeout = self._begun[0], self._federation.round_timeout
         await self._or_failure(
-            inbox.full.wait(),
+            begun.inbox.full.wait(),
             timeout,
-            lambda: f"workers {inbox.missing} uploaded nothing for round {number} in {timeout:g} s",
+            lambda: f"workers {begun.inbox.missing} uploaded nothing for round {begun.number} in {timeout:g} s",
+            self._disturbances.happened,
         )
+
+    def _finish(self, begun: "_Begun", parameters: Parameters) -> Observation:
+        number, inbox = begun.number, begun.inbox
         del self.inboxes[number]
         uploads, holder = inbox.uploads, self._federation.label_holder
         gradients = gradients_of_round({w: upload.gradients for w, upload in uploads.items()}, len(uploads), holder)
@@ -224,18 +276,25 @@ class Coordinator:
         if not samples or self.record.last_evaluation:
             return
         correct, loss = 0, 0.0
-        timeout = self._federation.round_timeout
         for indices in torch.arange(samples).split(EVALUATION_BATCH):
             # Numbers beyond the training rounds': at the label holder no output is taken for another round's.
             self._evaluation_batches += 1
             number = setting.rounds + self._evaluation_batches
-            self._evaluation = asyncio.get_running_loop().create_future()
-            self._evaluating = self._order(number, Purpose.PURPOSE_EVALUATE, indices, parameters)
-            self.record.bytes_raw += 4 * len(indices) * self._peers_outputs(parameters)
-            await self._or_failure(self._evaluation, timeout, lambda: f"no evaluation came in {timeout:g} s")
+            await self._undisturbed(partial(self._counted, number, indices, parameters), parameters)
+            assert self._evaluation is not None
             correct += self._evaluation.result().correct
             loss += self._evaluation.result().loss_sum
         self.record.evaluations.append(Evaluated(self.record.rounds, loss / samples, correct / samples))
+
+    async def _counted(self, number: int, indices: Tensor, parameters: Parameters) -> None:
+        """Have a batch of test samples counted."""
+        timeout = self._federation.round_timeout
+        self._evaluation = asyncio.get_running_loop().create_future()
+        self._evaluating = self._order(number, Purpose.PURPOSE_EVALUATE, indices, parameters)
+        self.record.bytes_raw += 4 * len(indices) * self._peers_outputs(parameters)
+        await self._or_failure(
+            self._evaluation, timeout, lambda: f"no evaluation came in {timeout:g} s", self._disturbances.happened
+        )
 
     def _has_converged(self) -> bool:
         rule, record = self._config.training.early_stop, self.record
@@ -261,10 +320,13 @@ class Coordinator:
         return play
 
     def _left(self, member: Member) -> None:
-        if self._ending:
-            return
-        if not self.membership.complete.is_set():
+        if self._ending or not self._started:
             return  # before the start a worker may leave and come back
+        if member.worker == self._federation.label_holder:
+            self._bytes_peer_before = self.bytes_peer
+        if self._disturbances.patience and not member.refusal:
+            self._disturbances.left(member)
+            return
         reason = f"worker {member.worker} left in round {self.record.rounds + 1}"
         if member.refusal:
             reason += f" after a refused upload: {member.refusal}"
@@ -275,17 +337,26 @@ class Coordinator:
             self._failure.set_exception(error)
             self._failure.exception()  # seen: asyncio need not warn when nobody is waiting any more
 
-    async def _or_failure(self, ready: Awaitable[Any], timeout: float | None, late: Callable[[], str]) -> None:
-        """Wait for something, but no longer than until the run fails or the time is up."""
-        # Shielded: what waits here (a future, the observer's thread) outlives this wait.
-        task = asyncio.shield(asyncio.ensure_future(ready))
-        done, _ = await asyncio.wait({task, self._failure}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if self._failure in done:
+    async def _or_failure(
+        self,
+        ready: Awaitable[Any],
+        timeout: float | None,
+        late: Callable[[], str],
+        disturbed: "asyncio.Future[None] | None" = None,
+    ) -> None:
+        """Wait for something, but no longer than until the run fails, is disturbed, or the time is up."""
+        # What is a future already (an evaluation, the observer's thread) outlives this wait, a mere wait does not.
+        task = asyncio.shield(ready) if isinstance(ready, asyncio.Future) else asyncio.ensure_future(ready)
+        awaited = {task, self._failure} | ({disturbed} if disturbed else set())
+        done, _ = await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if task not in done:
             task.cancel()
+        if self._failure in done:
             self._failure.result()
         if not done:
-            task.cancel()
             raise RunFailedError(late())
+        if task not in done:
+            raise DisturbedError
         task.result()
 
     def _close_record(self, seconds: float) -> None:

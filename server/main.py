@@ -49,6 +49,8 @@ class ServeOptions:
     """To the attack's process, if whoever starts the coordinator has started that too."""
     tls: Identity | None = None
     """What it proves itself with; plain text without."""
+    rejoin_timeout: float = 0.0
+    """How long a worker that was lost is waited for, in seconds."""
 
 
 @dataclass
@@ -163,7 +165,7 @@ async def _federate(
     def show(done: int, total: int, loss: float) -> None:
         reporter.step("rounds", done, total, f"loss {loss:.4f}")
 
-    coordinator = Coordinator(config, show)
+    coordinator = Coordinator(config, show, options.rejoin_timeout, reporter.say)
     run.record = coordinator.record
     loop = asyncio.get_running_loop()
     for number in options.stop_signals:

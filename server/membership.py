@@ -3,13 +3,14 @@
 import asyncio
 import math
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
 import grpc
 
-from protos.coordinator_pb2 import JoinRequest, Order, Welcome
+from protos.coordinator_pb2 import Abort, JoinRequest, Order, Welcome
 from protos.wire import ORDER
 from vfl.network import PROTOCOL_VERSION
 from vfl.observation import Tensors
@@ -46,6 +47,8 @@ class Member:
     classes: int
     address: str
     parameters_version: int = 0
+    generation: int = 0
+    """How often this worker had joined before."""
     refusal: str | None = None
     lines: asyncio.Queue[Line | None] = field(default_factory=asyncio.Queue)
 
@@ -69,6 +72,9 @@ class Membership:
         self._workers, self._label_holder, self._on_left = workers, label_holder, on_left
         self._members: dict[int, Member] = {}
         self._by_session: dict[str, Member] = {}
+        self._started: dict[int, Member] = {}
+        self._generations: Counter[int] = Counter()
+        self.closed = False
         self.complete = asyncio.Event()
         self.empty = asyncio.Event()
 
@@ -80,9 +86,20 @@ class Membership:
         """Return the workers that have not joined."""
         return [worker for worker in range(self._workers) if worker not in self._members]
 
-    def admit(self, request: JoinRequest) -> Member:
-        """Let a worker in, or refuse it with a sentence."""
+    def start(self) -> None:
+        """Begin the run: from now on, whoever comes back must be who left."""
+        self._started = dict(self._members)
+
+    def admit(self, request: JoinRequest, proved: bool = False) -> Member:
+        """Let a worker in, or refuse it with a sentence; one that proved who it is takes its lost stream's place."""
         self._check(request)
+        before = self._members.get(request.worker)
+        if before is not None and not proved and request.previous_session != before.session:
+            raise RefusedError(
+                grpc.StatusCode.ALREADY_EXISTS,
+                f"worker {request.worker} has already joined; give each its own --id (a worker that was cut off can "
+                f"come back once its lost connection has been noticed, within half a minute)",
+            )
         box = _box(request)
         member = Member(
             request.worker,
@@ -93,9 +110,17 @@ class Membership:
             request.ids_digest,
             request.classes,
             request.peer_address,
+            generation=self._generations[request.worker],
         )
         self._check_against_others(member)
-        member.send(Order(welcome=Welcome(session=member.session, protocol_version=PROTOCOL_VERSION)))
+        self._check_against_start(member)
+        if before is not None:
+            before.send(Order(abort=Abort(reason=f"another process has joined as worker {member.worker}")))
+            before.hang_up()
+            self.remove(before)
+        self._generations[member.worker] += 1
+        welcome = Welcome(session=member.session, protocol_version=PROTOCOL_VERSION, generation=member.generation)
+        member.send(Order(welcome=welcome))
         self._members[member.worker] = member
         self._by_session[member.session] = member
         self.empty.clear()
@@ -111,9 +136,10 @@ class Membership:
         return member
 
     def remove(self, member: Member) -> None:
-        """Take a worker off the list."""
-        if self._members.pop(member.worker, None) is not None:
-            del self._by_session[member.session]
+        """Take a worker off the list, unless that has been done, and another process has its place."""
+        if self._by_session.pop(member.session, None) is not None:
+            del self._members[member.worker]
+            self.complete.clear()
             if not self._members:
                 self.empty.set()
             self._on_left(member)
@@ -130,10 +156,8 @@ class Membership:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"there is no worker {request.worker} in this federation: its workers are 0 to {self._workers - 1}",
             )
-        if request.worker in self._members:
-            raise RefusedError(
-                grpc.StatusCode.ALREADY_EXISTS, f"worker {request.worker} has already joined; give each its own --id"
-            )
+        if self.closed:
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "the run is over")
         if not 0 < request.samples <= MAX_SAMPLES or request.test_samples > MAX_SAMPLES:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -159,6 +183,8 @@ class Membership:
 
     def _check_against_others(self, member: Member) -> None:
         for other in self:
+            if other.worker == member.worker:
+                continue
             who = f"worker {member.worker}"
             if (member.samples, member.test_samples) != (other.samples, other.test_samples):
                 problem = (
@@ -176,13 +202,26 @@ class Membership:
             else:
                 continue
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, problem)
-        if self.missing == [member.worker]:
+        if set(self.missing) <= {member.worker}:
             boxes = {other.worker: other.box for other in self} | {member.worker: member.box}
             misfit = tiling_problem([boxes[worker] for worker in range(self._workers)])
             if misfit:
                 raise RefusedError(
                     grpc.StatusCode.FAILED_PRECONDITION, f"the workers' slices do not fit together: {misfit}"
                 )
+
+    def _check_against_start(self, member: Member) -> None:
+        first = self._started.get(member.worker)
+        if first is not None and _held(first) != _held(member):
+            raise RefusedError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"worker {member.worker} does not hold what it held when the run began "
+                f"(samples, their ids, its slice, or the classes): start it with the same data",
+            )
+
+
+def _held(member: Member) -> tuple[object, ...]:
+    return member.box, member.samples, member.test_samples, member.ids_digest, member.classes
 
 
 def _box(request: JoinRequest) -> Box:

@@ -12,6 +12,8 @@ from protos.coordinator_pb2 import (
     EvaluationReceipt,
     JoinRequest,
     Order,
+    Trouble,
+    TroubleReceipt,
     UploadPart,
     UploadReceipt,
 )
@@ -26,12 +28,18 @@ class Run(Protocol):
 
     membership: Membership
     inboxes: dict[int, Inbox]
+    run_id: str
     bytes_up: int
     bytes_down: int
-    bytes_peer: int
 
     def evaluated(self, member: Member, evaluation: Evaluation) -> None:
         """Take what the label holder counted."""
+
+    def exchanged(self, member: Member, peer_bytes: int) -> None:
+        """Hear how many bytes went between workers."""
+
+    def troubled(self, member: Member, trouble: Trouble) -> None:
+        """Hear that a worker cannot go on."""
 
 
 class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
@@ -44,7 +52,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
         """Let a worker in and send it its orders until the end."""
         try:
             self._check_caller(context, request.worker)
-            member = self._run.membership.admit(request)
+            member = self._run.membership.admit(request, proved=self._tls)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
         try:
@@ -65,7 +73,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
             member = self._member(first.header.session, context)
             return await self._receive(member, first, request_iterator)
         except RefusedError as refused:
-            if member is not None:
+            if member is not None and refused.code != grpc.StatusCode.ABORTED:
                 member.refusal = refused.reason
             await context.abort(refused.code, refused.reason)
             raise AssertionError("abort raises") from None
@@ -73,12 +81,21 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
     async def ReportEvaluation(self, request: Evaluation, context: Any) -> EvaluationReceipt:
         """Take what the label holder counted on test samples."""
         try:
-            self._run.evaluated(self._member(request.session, context), request)
+            member = self._member(request.session, context)
+            self._run.evaluated(member, request)
             self._run.bytes_up += request.ByteSize()
-            self._run.bytes_peer = request.peer_bytes
+            self._run.exchanged(member, request.peer_bytes)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
         return EvaluationReceipt(round=request.round)
+
+    async def ReportTrouble(self, request: Trouble, context: Any) -> TroubleReceipt:
+        """Hear that a worker cannot go on with a round, or with the run."""
+        try:
+            self._run.troubled(self._member(request.session, context), request)
+        except RefusedError as refused:
+            await context.abort(refused.code, refused.reason)
+        return TroubleReceipt()
 
     def _member(self, session: str, context: Any) -> Member:
         member = self._run.membership.of_session(session)
@@ -101,6 +118,8 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
             raise RefusedError(
                 grpc.StatusCode.PERMISSION_DENIED, f"worker {member.worker} cannot upload for worker {header.worker}"
             )
+        if header.run_id != self._run.run_id:
+            raise RefusedError(grpc.StatusCode.ABORTED, f"round {header.round} was begun anew")
         inbox = self._run.inboxes.get(header.round)
         if inbox is None:
             now = min(self._run.inboxes, default=None)
@@ -128,6 +147,5 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
         inbox.put(Upload(member.worker, gradients, loss, withheld))
         member.refusal = None
         self._run.bytes_up += received
-        if header.HasField("loss"):
-            self._run.bytes_peer = header.peer_bytes
+        self._run.exchanged(member, header.peer_bytes)
         return UploadReceipt(round=header.round)

@@ -42,6 +42,9 @@ Tls = Annotated[
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Let plain text leave this machine.")]
 
+REJOIN_SECONDS = 60.0
+"""How long `cafe serve` waits for a lost worker, and `cafe work` tries to come back, if the config does not say."""
+
 
 @app.command()
 def run(file: ConfigFile, changes: Changes = None, out: Out = None, quiet: Quiet = False) -> None:
@@ -92,7 +95,8 @@ def serve(
     def announce(address: str) -> None:
         reporter.say(f"coordinator listening on {address}, waiting for {config.federation.workers} workers")
 
-    conduct(config, ServeOptions(out=folder, listen=listen, tls=identity), reporter, announce)
+    patience = config.federation.patience(REJOIN_SECONDS)
+    conduct(config, ServeOptions(folder, listen, tls=identity, rejoin_timeout=patience), reporter, announce)
     if referee:
         from vfl.referee import score_run
         from vfl.slices import load_data
@@ -123,8 +127,7 @@ def work(
 ) -> None:
     """Start one worker; it waits for its coordinator and takes part in one run."""
     config = load_config(file, changes)
-    if worker >= config.federation.workers:
-        raise UserError(f"--id {worker}: the workers of this federation are 0 to {config.federation.workers - 1}")
+    _worker(worker, config)
     for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
         if address is not None:
             _address(address, name)
@@ -137,11 +140,74 @@ def work(
     from worker.main import work as take_part
 
     held = WorkerData.load(data) if data else slice_for(load_data(config), config, worker)
-    options = WorkerOptions(worker, coordinator, listen, advertise, threads, key_file, identity, insecure)
+    patience = config.federation.patience(REJOIN_SECONDS)
+    options = WorkerOptions(worker, coordinator, listen, advertise, threads, key_file, identity, insecure, patience)
     finished = take_part(config, held, options)
     print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
     for line in defence_lines([finished.defence]):
         print(line, file=sys.stderr)
+
+
+@app.command()
+def doctor(
+    file: ConfigFile,
+    changes: Changes = None,
+    worker: Annotated[
+        int | None, typer.Option("--id", min=0, help="A worker's number; without it the coordinator.")
+    ] = None,
+    coordinator: Annotated[str | None, typer.Option(help="A worker's: the coordinator, HOST:PORT.")] = None,
+    listen: Annotated[str | None, typer.Option(help="As for `cafe serve` or `cafe work`, with their defaults.")] = None,
+    advertise: Annotated[str | None, typer.Option(help="The label holder's, as for `cafe work`.")] = None,
+    data: Annotated[Path | None, typer.Option(help="A worker's: the file with its slice.")] = None,
+    out: Out = None,
+    tls: Tls = None,
+    insecure: Insecure = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the other parties' doctors, and compare with them.")
+    ] = False,
+) -> None:
+    """Check a set-up before a run, with the options that `cafe serve` or `cafe work` will be given."""
+    config = load_config(file, changes)
+    if worker is None and (coordinator or advertise or data):
+        raise UserError("--coordinator, --advertise and --data are a worker's: give its --id too")
+    if worker is not None and coordinator is None:
+        raise UserError(f"--id {worker}: give --coordinator HOST:PORT too")
+    if worker is not None:
+        _worker(worker, config)
+    listen = listen or ("127.0.0.1:7000" if worker is None else "127.0.0.1:0")
+    for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
+        if address is not None:
+            _address(address, name)
+    from vfl.doctor.findings import Level, show
+    from vfl.doctor.main import examine_setup
+    from vfl.doctor.setup import Setup
+
+    folder = out or Path("runs") / file.stem
+    setup = Setup(config, listen, worker, coordinator or "", advertise, data, folder, tls, insecure, wait)
+    sheets = examine_setup(setup)
+    show(sheets)
+    if any(sheet.count(Level.FAILED) for sheet in sheets):
+        raise typer.Exit(1)
+
+
+@app.command()
+def health(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="A coordinator or a worker.")],
+    tls: Tls = None,
+    worker: Annotated[
+        int | None, typer.Option("--id", min=0, help="With --tls: ask as this worker; without it, as the coordinator.")
+    ] = None,
+) -> None:
+    """Ask a party whether it is serving: exit code 0 if it is, 1 if not."""
+    _address(address, "HOST:PORT")
+    if worker is not None and tls is None:
+        raise UserError(f"--id {worker}: says whose certificate to show, so give --tls DIR too")
+    from vfl.health import check_serving
+    from vfl.tls import COORDINATOR, load_identity, worker_role
+
+    role = COORDINATOR if worker is None else worker_role(worker)
+    check_serving(address, None if tls is None else load_identity(tls, role))
+    print(f"{address} is serving")
 
 
 @app.command()
@@ -325,6 +391,11 @@ def _folder(out: Path | None, file: Path) -> Path:
     if not os.access(folder, os.W_OK):
         raise UserError(f"--out {folder}: the folder cannot be written to")
     return folder
+
+
+def _worker(worker: int, config: RunConfig) -> None:
+    if worker >= config.federation.workers:
+        raise UserError(f"--id {worker}: the workers of this federation are 0 to {config.federation.workers - 1}")
 
 
 def _address(text: str, option: str) -> None:

@@ -28,6 +28,7 @@ class FederationConfig(Section):
     slices: tuple[str, ...] | None = None
     join_timeout: float = Field(120.0, gt=0)
     round_timeout: float = Field(300.0, gt=0)
+    rejoin_timeout: float | None = Field(None, ge=0)
     when_withheld: Literal["end", "continue"] = "end"
 
     @model_validator(mode="after")
@@ -39,6 +40,10 @@ class FederationConfig(Section):
         if self.slices is not None and len(self.slices) != self.workers:
             raise ValueError(f"slices lists {len(self.slices)} slices for {self.workers} workers")
         return self
+
+    def patience(self, default: float) -> float:
+        """Return for how many seconds a lost worker is waited for."""
+        return default if self.rejoin_timeout is None else self.rejoin_timeout
 
     def planned_rounds(self, samples: int) -> int:
         """Return how many rounds this makes with so many samples."""

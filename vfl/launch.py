@@ -21,7 +21,7 @@ from typing import Any
 
 from attacker.interface import attacks
 from server.aside import AttackProcess, needs_process
-from server.coordinator import WorkerLeftError
+from server.disturbances import WorkerLeftError
 from server.main import ServeOptions, serve
 from server.parameters import Parameters
 from vfl.config import RunConfig
@@ -121,8 +121,11 @@ def worker_threads(workers: int) -> int:
 def _start_and_wait(config: RunConfig, slices: list[Path], out: Path, quiet: bool, children: "_Children") -> None:
     honour()
     threads = worker_threads(config.federation.workers)
+    patience = config.federation.patience(0.0)  # nobody would start a lost worker again
     attack = children.start_attack() if needs_process(config) else None
-    options = ServeOptions(out=out, threads=threads, stop_signals=(signal.SIGTERM,), attack=attack)
+    options = ServeOptions(
+        out=out, threads=threads, stop_signals=(signal.SIGTERM,), attack=attack, rejoin_timeout=patience
+    )
     coordinator = children.start("coordinator", _coordinate, config, options, quiet)
     if attack is not None:
         attack.close()  # it is the coordinator's now, and the attack ends with it
@@ -130,7 +133,7 @@ def _start_and_wait(config: RunConfig, slices: list[Path], out: Path, quiet: boo
     if isinstance(address, Outcome):
         raise from_words(address.code, address.sentence)
     for worker, path in enumerate(slices):
-        told = WorkerOptions(worker=worker, coordinator=address, threads=threads)
+        told = WorkerOptions(worker=worker, coordinator=address, threads=threads, rejoin_timeout=patience)
         children.start(f"worker {worker}", _work, config, path, told)
     honour()
     outcome = children.wait_for(coordinator)

@@ -13,7 +13,7 @@ from vfl.errors import UserError
 from vfl.handshake import meet, speaks_tls
 from vfl.tls import Identity, Role
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),

@@ -47,6 +47,16 @@ class Queue:
     """The most rounds that waited for it, or were being looked at, at once."""
 
 
+@dataclass(frozen=True)
+class Disturbance:
+    """Something that went wrong and was mended: in which round, what, for how long, and how many rounds it undid."""
+
+    round: int
+    reason: str
+    seconds: float
+    redone: int
+
+
 @dataclass
 class Record:
     """What the federation leaves behind, besides what its observers kept."""
@@ -76,6 +86,7 @@ class Record:
     memory: list[int] = field(default_factory=list)
     """The coordinator's resident memory after each round, in bytes."""
     queue: Queue = field(default_factory=Queue)
+    disturbances: list[Disturbance] = field(default_factory=list)
 
     @property
     def last_evaluation(self) -> Evaluated | None:
@@ -128,6 +139,7 @@ def write_summary(
             "attack": attack_seconds,
         },
         "rounds_per_second": record.rounds_per_second,
+        "disturbances": [asdict(one) for one in record.disturbances],
         "withheld": {str(worker): number for worker, number in sorted(record.withheld.items())},
         "coordinator_memory": {
             "last": record.memory[-1] if record.memory else None,

@@ -37,6 +37,14 @@ class _Brought:
     rows: bytes
 
 
+class ExchangeError(RunFailedError):
+    """An exchange between workers that failed: the round may be done again."""
+
+
+class SupersededError(Exception):
+    """The round that somebody waits for is to be done again, or not at all."""
+
+
 class Rendezvous:
     """Where the label holder meets its peers: each brings an output for a round and waits for its gradient."""
 
@@ -45,6 +53,7 @@ class Rendezvous:
         self._brought: dict[int, _Brought] = {}
         self._answers: dict[int, tuple[int, list[SwapPart]]] = {}
         self._failure: str | None = None
+        self._coming = ""
         self.run_id = ""
         self.widths: dict[int, int] = {}
         self.bytes = 0
@@ -53,13 +62,25 @@ class Rendezvous:
     def open(self, run_id: str, widths: Mapping[int, int]) -> None:
         """Let the peers of a run in: their numbers and the length of their outputs."""
         with self._changed:
-            self.run_id, self.widths = run_id, dict(widths)
+            self._brought.clear()
+            self._answers.clear()
+            self._coming, self.run_id, self.widths = run_id, run_id, dict(widths)
+            self._failure = None
             self._changed.notify_all()
 
-    def bring(self, worker: int, number: int, output: Tensor, rows: bytes, timeout: float) -> list[SwapPart]:
-        """Leave a peer's output and wait for the answer: the gradient of it, nothing when the round only evaluates."""
+    def supersede(self, run_id: str) -> None:
+        """Wake everybody who waits: the rounds of the run that is open are over, and `run_id` is to come."""
         with self._changed:
-            self._brought[worker] = _Brought(number, output, rows)
+            self._coming = run_id
+            self._changed.notify_all()
+
+    def bring(self, header: SwapHeader, output: Tensor, timeout: float) -> list[SwapPart]:
+        """Leave a peer's output and wait for the answer: the gradient of it, nothing when the round only evaluates."""
+        worker, number = header.worker, header.round
+        with self._changed:
+            if self.run_id != header.run_id:
+                raise SupersededError
+            self._brought[worker] = _Brought(number, output, header.rows_digest)
             self._changed.notify_all()
             self._wait(
                 lambda: self._answers.get(worker, (0, []))[0] == number,
@@ -106,19 +127,28 @@ class Rendezvous:
             self._failure = self._failure or reason
             self._changed.notify_all()
 
-    def wait_open(self, timeout: float) -> None:
-        """Wait until the label holder itself has been told to start."""
+    def wait_open(self, run_id: str) -> bool:
+        """Wait until the label holder itself has been told to start; tell whether it is the caller's run."""
         with self._changed:
-            self._wait(lambda: bool(self.run_id), timeout, lambda: "the run's start")
+            deadline = time.monotonic() + OPEN_SECONDS
+            # The caller may have heard of a new start first; one that asks for an old run waits in vain, but not long.
+            while self.run_id != run_id and (left := deadline - time.monotonic()) > 0 and not self._failure:
+                self._changed.wait(left)
+            return self.run_id == run_id
 
     def _wait(self, ready: Callable[[], bool], timeout: float, what: Callable[[], str]) -> None:
         deadline = time.monotonic() + timeout
-        while not ready():
+        run_id = self.run_id
+        while True:
+            if self._coming != run_id:
+                raise SupersededError
+            if ready():
+                return
             if self._failure:
                 raise RunFailedError(self._failure)
             left = deadline - time.monotonic()
             if left <= 0:
-                raise RunFailedError(f"no sign of {what()} for {timeout:g} s")
+                raise ExchangeError(f"no sign of {what()} for {timeout:g} s")
             self._changed.wait(left)
 
 
@@ -143,13 +173,15 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
         try:
             header, output = self._receive(request_iterator, context)
             patience.cancel()
-            parts = self._rendezvous.bring(header.worker, header.round, output, header.rows_digest, self._timeout)
+            parts = self._rendezvous.bring(header, output, self._timeout)
         except CodecError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except ImpostorError as error:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
         except RunFailedError as error:
             context.abort(grpc.StatusCode.ABORTED, str(error))
+        except SupersededError:
+            context.abort(grpc.StatusCode.ABORTED, "the round is begun anew")
         finally:
             patience.cancel()
         yield from parts
@@ -161,8 +193,7 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
         header = first.header
         if self._tls:
             check_caller(context, header.worker)
-        self._rendezvous.wait_open(OPEN_SECONDS)
-        if header.run_id != self._rendezvous.run_id:
+        if not self._rendezvous.wait_open(header.run_id):
             raise CodecError("this exchange belongs to another run")
         if header.worker not in self._rendezvous.widths:
             raise CodecError(f"worker {header.worker} is no peer of this label holder")
@@ -182,10 +213,13 @@ class Peer:
     ) -> None:
         """Reach the label holder, before the first round depends on it."""
         self._address, self._run_id, self._worker, self._timeout = address, run_id, worker, timeout
+        self._lock = threading.Lock()
+        self._call: grpc.Call | None = None
+        self._superseded = False
         try:
             self._channel = reach(address, holder, tls, min(REACH_SECONDS, timeout))
         except TimeoutError:
-            raise RunFailedError(
+            raise ExchangeError(
                 f"worker {worker} cannot reach the label holder at {address}: start the label holder with "
                 f"--listen and --advertise set to an address that the others can reach, and open that port"
             ) from None
@@ -195,19 +229,33 @@ class Peer:
         """Send this worker's output for a round's rows; return the gradient of it."""
         parts = swap_parts(self._run_id, self._worker, number, {"output": output}, rows_digest(rows))
         try:
-            answers = self._stub.Swap(parts, timeout=self._timeout, wait_for_ready=True)
+            answers = self._stub.Swap(parts, timeout=self._timeout)
+            with self._lock:
+                self._call = answers
+            if self._superseded:
+                answers.cancel()
             first = next(answers, None)
             if first is None or first.WhichOneof("part") != "header":
                 raise CodecError("the answer begins without a header")
             return read_bundle(first.header, answers).get("gradient")
         except grpc.RpcError as error:
-            raise RunFailedError(
+            if self._superseded:
+                raise SupersededError from None
+            raise ExchangeError(
                 f"the exchange with the label holder at {self._address} failed in round {number}: {sentence(error)}"
             ) from None
         except CodecError as error:
             raise RunFailedError(
                 f"the label holder at {self._address} sent a broken answer in round {number}: {error}"
             ) from None
+
+    def supersede(self) -> None:
+        """End the exchange that is under way, and any that would follow: the round is to be done again."""
+        with self._lock:
+            self._superseded = True
+            call = self._call
+        if call is not None:
+            call.cancel()
 
     def close(self) -> None:
         """Hang up."""

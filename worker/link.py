@@ -9,12 +9,19 @@ from concurrent import futures
 import grpc
 
 from protos.codec import announce
-from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, UploadHeader, UploadPart
+from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, Trouble, UploadHeader, UploadPart
 from protos.wire import UPLOAD, ChunkView, coordinator_stub
 from vfl.errors import RunFailedError
 from vfl.network import reach, sentence
 from vfl.observation import Tensors
 from vfl.tls import COORDINATOR, Identity
+
+TELL_SECONDS = 5.0
+"""How long a worker that is in trouble tries to say so."""
+
+
+class LinkLostError(RunFailedError):
+    """The connection to the coordinator broke; it gave no reason."""
 
 
 class Link:
@@ -37,10 +44,16 @@ class Link:
         self._orders: queue.Queue[Order | ChunkView | RunFailedError] = queue.Queue(maxsize=16)
         self._over: RunFailedError | None = None
         self._ended = threading.Event()
-        self._session = ""
+        self._closed = False
+        self.session = ""
+        self.generation = 0
+        """How often this worker had joined the run before."""
+        self.run_id = ""
+        """Of the latest start that has arrived; orders before it are out of date."""
         self._uploader = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="upload")
         self._uploading: futures.Future[None] | None = None
         self.on_failure: Callable[[str], None] = lambda _reason: None
+        self.on_start: Callable[[str], None] = lambda _run_id: None
 
     def join(self, request: JoinRequest) -> None:
         """Join the run, or fail with the coordinator's words."""
@@ -48,10 +61,11 @@ class Link:
         try:
             first = next(stream)
         except grpc.RpcError as error:
-            raise RunFailedError(
+            again = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ALREADY_EXISTS)
+            raise (LinkLostError if again else RunFailedError)(
                 f"the coordinator at {self._address} refused worker {self._worker}: {sentence(error)}"
             ) from None
-        self._session = first.welcome.session
+        self.session, self.generation = first.welcome.session, first.welcome.generation
         threading.Thread(target=self._listen, args=(stream,), daemon=True, name="orders").start()
 
     def next_order(self) -> Order | ChunkView:
@@ -67,11 +81,18 @@ class Link:
         return self._over
 
     def upload(
-        self, number: int, gradients: Tensors, loss: float | None, peer_bytes: int, withheld: str | None = None
+        self,
+        run_id: str,
+        number: int,
+        gradients: Tensors,
+        loss: float | None,
+        peer_bytes: int,
+        withheld: str | None = None,
     ) -> None:
         """Upload one round's gradients in the background: with frozen parameters the next round is already here."""
         header = UploadHeader(
-            session=self._session,
+            session=self.session,
+            run_id=run_id,
             worker=self._worker,
             round=number,
             gradients=announce(gradients),
@@ -92,9 +113,9 @@ class Link:
         try:
             self._stub.Upload(_upload_parts(header, gradients), timeout=self._timeout)
         except grpc.RpcError as error:
-            raise RunFailedError(
-                f"the coordinator refused the upload for round {header.round}: {sentence(error)}"
-            ) from None
+            if error.code() == grpc.StatusCode.ABORTED:
+                return  # the round is begun anew
+            raise _failed(error, f"the coordinator refused the upload for round {header.round}") from None
 
     def _uploaded(self, upload: "futures.Future[None]") -> None:
         error = upload.exception()
@@ -103,18 +124,32 @@ class Link:
             with contextlib.suppress(queue.Full):  # then it is busy, and meets the error at its next upload
                 self._orders.put_nowait(error)
 
-    def report(self, number: int, correct: int, total: int, loss_sum: float, peer_bytes: int) -> None:
+    def report(self, run_id: str, number: int, correct: int, total: int, loss_sum: float, peer_bytes: int) -> None:
         """Report what was counted on test samples."""
         evaluation = Evaluation(
-            session=self._session, round=number, correct=correct, total=total, loss_sum=loss_sum, peer_bytes=peer_bytes
+            session=self.session,
+            run_id=run_id,
+            round=number,
+            correct=correct,
+            total=total,
+            loss_sum=loss_sum,
+            peer_bytes=peer_bytes,
         )
         try:
             self._stub.ReportEvaluation(evaluation, timeout=self._timeout)
         except grpc.RpcError as error:
-            raise RunFailedError(f"the coordinator refused the evaluation: {sentence(error)}") from None
+            if error.code() != grpc.StatusCode.ABORTED:  # begun anew
+                raise _failed(error, "the coordinator refused the evaluation") from None
+
+    def trouble(self, run_id: str, reason: str, leaving: bool) -> None:
+        """Say that this worker cannot go on, with the round or with the run."""
+        told = Trouble(session=self.session, run_id=run_id, reason=reason, leaving=leaving)
+        with contextlib.suppress(grpc.RpcError):  # a coordinator that cannot be told notices by itself
+            self._stub.ReportTrouble(told, timeout=TELL_SECONDS)
 
     def close(self) -> None:
         """Leave the run."""
+        self._closed = True
         self._channel.close()
         self._uploader.shutdown()
 
@@ -123,20 +158,32 @@ class Link:
             for order in stream:
                 kind = order.WhichOneof("order") if isinstance(order, Order) else "chunk"
                 if isinstance(order, Order) and kind == "abort":
-                    self._fail(f"the coordinator ended the run: {order.abort.reason}")
+                    self._fail(RunFailedError(f"the coordinator ended the run: {order.abort.reason}"))
                     return
+                if isinstance(order, Order) and kind == "start":
+                    self.run_id = order.start.run_id
+                    self.on_start(self.run_id)
                 self._orders.put(order)
                 if kind == "end":
                     return
-            self._fail(f"the coordinator at {self._address} closed the connection before the end of the run")
+            self._fail(
+                LinkLostError(f"the coordinator at {self._address} closed the connection before the end of the run")
+            )
         except grpc.RpcError as error:
-            self._fail(f"the coordinator at {self._address} went away: {sentence(error)}")
+            self._fail(LinkLostError(f"the coordinator at {self._address} went away: {sentence(error)}"))
 
-    def _fail(self, reason: str) -> None:
-        self._over = RunFailedError(reason)
+    def _fail(self, over: RunFailedError) -> None:
+        if self._closed:
+            return
+        self._over = over
         self._ended.set()
-        self.on_failure(reason)  # first: the queue may be full of orders that nobody will take any more
-        self._orders.put(self._over)
+        self.on_failure(str(over))  # first: the queue may be full of orders that nobody will take any more
+        self._orders.put(over)
+
+
+def _failed(error: grpc.RpcError, what: str) -> RunFailedError:
+    lost = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED)
+    return (LinkLostError if lost else RunFailedError)(f"{what}: {sentence(error)}")
 
 
 def _upload_parts(header: UploadHeader, gradients: Tensors) -> Iterator[UploadPart | bytes]:

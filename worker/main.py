@@ -1,10 +1,12 @@
 """A worker's life: join, then do what each order says until the end."""
 
-import contextlib
+import sys
+import time
+from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import torch
@@ -18,7 +20,7 @@ from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.wire import ChunkView
 from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
-from vfl.errors import RunFailedError, UserError
+from vfl.errors import RunFailedError, UserError, in_words
 from vfl.models import build_bottom, build_top
 from vfl.network import OPTIONS, PROTOCOL_VERSION, add_health, add_port, resolve_device, statuses
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
@@ -26,10 +28,12 @@ from vfl.seeds import seeded
 from vfl.slices import WorkerData
 from vfl.tls import Identity, refuse_plain, worker_role
 from worker.defences import Chain, Plan, WithheldError
-from worker.exchange import ExchangeService, Peer, Rendezvous
+from worker.exchange import ExchangeError, ExchangeService, Peer, Rendezvous, SupersededError
 from worker.keys import read_key
-from worker.link import Link
+from worker.link import Link, LinkLostError
 from worker.party import Bottom, Top
+
+T = TypeVar("T")
 
 PARAMETER_LIMIT_BYTES = 16 << 30
 """The largest model that a worker accepts from its coordinator."""
@@ -52,6 +56,8 @@ class WorkerOptions:
     """What it proves itself with; plain text without."""
     insecure: bool = False
     """Plain text may leave this machine."""
+    rejoin_timeout: float = 0.0
+    """How long it tries to come back after it lost the coordinator, in seconds; 0: it ends then."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +83,8 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
     rendezvous = Rendezvous()
     server, port = _start_server(config, options, rendezvous)
     try:
-        federation = config.federation
-        link = Link(options.coordinator, options.worker, federation.join_timeout, federation.round_timeout, options.tls)
-        with contextlib.closing(link):
-            link.on_failure = rendezvous.fail
-            link.join(_join_request(data, options, options.advertise or f"{host}:{port}"))
-            return _Rounds(config, data, plan, link, rendezvous, options).run()
+        request = _join_request(data, options, options.advertise or f"{host}:{port}")
+        return _Rounds(config, data, plan, request, rendezvous, options).run()
     finally:
         server.stop(grace=1.0).wait()
 
@@ -95,23 +97,42 @@ class _Rounds:
         config: RunConfig,
         data: WorkerData,
         plan: Plan,
-        link: Link,
+        request: JoinRequest,
         rendezvous: Rendezvous,
         options: WorkerOptions,
     ) -> None:
         device, worker = resolve_device(config.device), plan.worker
         self._config, self._data, self._worker, self._device = config, data, worker, device
-        self._link, self._rendezvous, self._options = link, rendezvous, options
+        self._request, self._rendezvous, self._options = request, rendezvous, options
         self._timeout = config.federation.round_timeout
         self._defence = Chain(config.defence_of(worker), plan)
         model = build_bottom(config.model, data.box.shape, config.seed, worker)
         self._bottom = Bottom(model, data.x, data.x_test, device)
         self._top: Top | None = None
         self._peer: Peer | None = None
+        self._run_id = ""
         self._version = 0
+        self._link = self._join(config.federation.join_timeout)
+        if self._link.generation:  # another process was this worker before, and what it counted is lost
+            self._defence.forget()
 
     def run(self) -> Finished:
-        """Follow the orders to the end."""
+        """Follow the orders to the end, over another connection if one is lost on the way."""
+        try:
+            while True:
+                try:
+                    return self._follow()
+                except LinkLostError as lost:
+                    self._come_back(lost)
+        except Exception as error:
+            self._link.trouble(self._run_id, str(in_words(error)), leaving=True)
+            raise
+        finally:
+            self._link.close()
+            if self._peer:
+                self._peer.close()
+
+    def _follow(self) -> Finished:
         try:
             while True:
                 order = self._link.next_order()
@@ -119,11 +140,11 @@ class _Rounds:
                     raise RunFailedError("the coordinator sent a chunk that belongs to nothing")
                 match order.WhichOneof("order"):
                     case "start":
-                        self._start(order.start)
+                        self._exchanging(self._start, order.start)
                     case "parameters":
                         self._take_parameters(order.parameters)
                     case "round":
-                        self._play(order.round)
+                        self._exchanging(self._play, order.round)
                     case "end":
                         self._link.flush()
                         return Finished(order.end.rounds, self._defence.report())
@@ -132,16 +153,72 @@ class _Rounds:
         except RunFailedError as error:
             # A peer that vanished is often just the first sign of an abort that is on its way: its reason is better.
             raise (self._link.failure_within(2.0) or error) from None
-        finally:
-            if self._peer:
-                self._peer.close()
+
+    def _exchanging(self, follow: Callable[[T], None], order: T) -> None:
+        """Follow an order that takes other workers too; when they fail it, the coordinator is told, and begins anew."""
+        if self._run_id != self._link.run_id and not isinstance(order, Start):
+            return  # out of date: a new start is among the orders
+        try:
+            follow(order)
+        except SupersededError:
+            return
+        except ExchangeError as error:
+            if not self._options.rejoin_timeout:
+                raise
+            self._link.trouble(self._run_id, str(error), leaving=False)
+
+    def _join(self, patience: float, previous_session: str = "") -> Link:
+        """Join the run, or join it again."""
+        self._request.previous_session = previous_session
+        options = self._options
+        link = Link(options.coordinator, options.worker, patience, self._timeout, options.tls)
+        link.on_failure, link.on_start = self._rendezvous.fail, self._supersede
+        try:
+            link.join(self._request)
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def _come_back(self, lost: LinkLostError) -> None:
+        """Join again under the same number after the connection was lost."""
+        patience = self._options.rejoin_timeout
+        if not patience:
+            raise lost
+        self._say(f"{lost}; trying for {patience:g} s to come back")
+        self._link.close()
+        deadline, pause = time.monotonic() + patience, 0.1
+        while True:
+            try:
+                self._link = self._join(max(1.0, deadline - time.monotonic()), self._link.session)
+                break
+            except LinkLostError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, 5.0)
+        self._version = 0
+        self._say("is back")
+
+    def _supersede(self, run_id: str) -> None:
+        """Hear, while another round may be under way, that all is begun anew."""
+        self._rendezvous.supersede(run_id)
+        if self._peer:
+            self._peer.supersede()
+
+    def _say(self, text: str) -> None:
+        print(f"worker {self._worker}: {text}", file=sys.stderr, flush=True)
 
     def _start(self, start: Start) -> None:
+        self._run_id = start.run_id
+        if self._peer:
+            self._peer.close()
         widths = list(start.output_widths)
         if self._worker == start.label_holder:
-            assert self._data.y is not None
-            model = build_top(self._config.model, widths, start.classes, self._config.seed)
-            self._top = Top(model, self._data.y, self._data.y_test, self._device)
+            if self._top is None:  # else it is a start after a loss, and the parameters are here
+                assert self._data.y is not None
+                model = build_top(self._config.model, widths, start.classes, self._config.seed)
+                self._top = Top(model, self._data.y, self._data.y_test, self._device)
             self._rendezvous.open(start.run_id, {m: w for m, w in enumerate(widths) if m != self._worker})
         else:
             self._peer = self._reach_label_holder(start)
@@ -201,16 +278,16 @@ class _Rounds:
         gradients = with_prefix(BOTTOM, self._bottom.backward(output_gradient)) | with_prefix(TOP, top_gradients)
         try:
             uploaded = self._defence.apply(gradients, number, rows, self._bottom.batch(rows), self._bottom.model)
-            self._link.upload(number, uploaded, loss, self._rendezvous.bytes)
+            self._link.upload(self._run_id, number, uploaded, loss, self._rendezvous.bytes)
         except WithheldError as withheld:
-            self._link.upload(number, {}, loss, self._rendezvous.bytes, str(withheld))
+            self._link.upload(self._run_id, number, {}, loss, self._rendezvous.bytes, str(withheld))
 
     def _evaluate(self, number: int, indices: Tensor) -> None:
         output = self._bottom.evaluate(indices)
         if self._top:
             correct, loss_sum = self._top.count_correct(self._all_outputs(number, indices, output), indices)
             self._rendezvous.answer(number, dict.fromkeys(self._rendezvous.widths))
-            self._link.report(number, correct, len(indices), loss_sum, self._rendezvous.bytes)
+            self._link.report(self._run_id, number, correct, len(indices), loss_sum, self._rendezvous.bytes)
         else:
             assert self._peer is not None
             self._peer.swap(number, indices, output)

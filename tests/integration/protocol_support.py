@@ -15,7 +15,7 @@ from vfl.network import PROTOCOL_VERSION
 
 CONFIG = """
 data: {{name: digits}}
-federation: {{workers: 2, batch_size: 4, rounds: 3, join_timeout: 30, round_timeout: 30}}
+federation: {{workers: 2, batch_size: 4, rounds: 3, join_timeout: 30, round_timeout: 30, rejoin_timeout: {rejoin}}}
 model: {{name: mlp, hidden: [{hidden}], output: 2}}
 """
 
@@ -23,9 +23,9 @@ model: {{name: mlp, hidden: [{hidden}], output: 2}}
 class RawCoordinator:
     """A real `cafe serve` process and a raw client."""
 
-    def __init__(self, folder, hidden=3, arguments=()):
+    def __init__(self, folder, hidden=3, arguments=(), rejoin=0):
         config = folder / "run.yaml"
-        config.write_text(CONFIG.format(hidden=hidden))
+        config.write_text(CONFIG.format(hidden=hidden, rejoin=rejoin))
         command = [
             sys.executable,
             "-m",
@@ -81,6 +81,7 @@ class RawWorker:
         self.stub, self.worker = coordinator.stub, worker
         self.orders = coordinator.stub.Join(join_request(worker, **changes), timeout=60)
         self.session = next(self.orders).welcome.session
+        self.run_id = ""
         self.parameters: dict[str, torch.Tensor] = {}
 
     def next_round(self):
@@ -93,19 +94,31 @@ class RawWorker:
                     chunk = next(self.orders).chunk
                     assembler.add(chunk.offset, chunk.data)
                 self.parameters = assembler.finish()
+            elif kind == "start":
+                self.run_id = order.start.run_id
             elif kind == "round":
                 return order.round
             elif kind in ("end", "abort"):
                 return order
         raise AssertionError("the orders ended without an end")
 
+    def header(self, number, gradients):
+        header = UploadHeader(
+            session=self.session,
+            run_id=self.run_id,
+            worker=self.worker,
+            round=number,
+            gradients=announce(gradients),
+        )
+        if self.worker == 0:
+            header.loss = 1.5
+        return header
+
     def upload(self, number, gradients=None, **changes):
         gradients = (
             {name: torch.zeros_like(p) for name, p in self.parameters.items()} if gradients is None else gradients
         )
-        header = UploadHeader(session=self.session, worker=self.worker, round=number, gradients=announce(gradients))
-        if self.worker == 0:
-            header.loss = 1.5
+        header = self.header(number, gradients)
         for key, value in changes.items():
             setattr(header, key, value)
         parts = [UploadPart(header=header), *(UploadPart(chunk=chunk) for chunk in chunks(gradients.values()))]

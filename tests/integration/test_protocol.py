@@ -16,7 +16,7 @@ from tests.integration.protocol_support import RawWorker, finish, join_request, 
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"protocol_version": 99}, "FAILED_PRECONDITION", "speaks protocol version 99, this coordinator 2"),
+        ({"protocol_version": 99}, "FAILED_PRECONDITION", "speaks protocol version 99, this coordinator 3"),
         ({"ids_digest": b"other"}, "FAILED_PRECONDITION", "same samples in the same order as worker 0"),
         ({"samples": 13}, "FAILED_PRECONDITION", "worker 1 holds 13 samples .* worker 0 12"),
         ({"worker": 0, "classes": 3}, "ALREADY_EXISTS", "worker 0 has already joined"),
@@ -84,7 +84,7 @@ def test_an_evaluation_comes_from_the_label_holder_and_adds_up(coordinator):
     assert list(asked[0].indices) == list(range(5))
 
     def report(worker, **numbers):
-        values = {"session": worker.session, "round": 4, "correct": 3, "total": 5, **numbers}
+        values = {"session": worker.session, "run_id": worker.run_id, "round": 4, "correct": 3, "total": 5, **numbers}
         return coordinator.stub.ReportEvaluation(Evaluation(**values), timeout=30)
 
     assert refused(lambda: report(pair[1]))[0] == grpc.StatusCode.PERMISSION_DENIED
@@ -98,7 +98,9 @@ def test_an_evaluation_comes_from_the_label_holder_and_adds_up(coordinator):
 
 def test_an_evaluation_nobody_asked_for_is_refused(coordinator, pair):
     status, _ = refused(
-        lambda: coordinator.stub.ReportEvaluation(Evaluation(session=pair[0].session, round=9), timeout=30)
+        lambda: coordinator.stub.ReportEvaluation(
+            Evaluation(session=pair[0].session, run_id=pair[0].run_id, round=9), timeout=30
+        )
     )
     assert status == grpc.StatusCode.FAILED_PRECONDITION
     finish(coordinator, pair)

@@ -7,8 +7,8 @@ import grpc
 import pytest
 import torch
 
-from protos.codec import announce, chunks
-from protos.coordinator_pb2 import UploadHeader, UploadPart
+from protos.codec import chunks
+from protos.coordinator_pb2 import UploadPart
 from protos.tensors_pb2 import Chunk
 from tests.integration.protocol_support import RawCoordinator, RawWorker, finish, refused
 
@@ -76,7 +76,7 @@ def test_bad_tensors_are_refused_and_the_round_goes_on(coordinator, pair, change
 def test_a_broken_chunk_stream_is_refused_and_the_round_goes_on(coordinator, pair, spoil, words):
     worker = pair[1]
     gradients = {name: torch.zeros_like(p) for name, p in worker.parameters.items()}
-    header = UploadHeader(session=worker.session, worker=1, round=1, gradients=announce(gradients))
+    header = worker.header(1, gradients)
     parts = [UploadPart(header=header), *(UploadPart(chunk=chunk) for chunk in chunks(gradients.values()))]
     status, details = refused(lambda: coordinator.stub.Upload(iter(spoil(parts)), timeout=30))
     assert status == grpc.StatusCode.INVALID_ARGUMENT
@@ -87,7 +87,7 @@ def test_a_broken_chunk_stream_is_refused_and_the_round_goes_on(coordinator, pai
 def test_a_client_that_breaks_off_in_the_middle_of_an_upload_hurts_nobody(coordinator, pair):
     worker = pair[1]
     gradients = {name: torch.zeros_like(p) for name, p in worker.parameters.items()}
-    header = UploadHeader(session=worker.session, worker=1, round=1, gradients=announce(gradients))
+    header = worker.header(1, gradients)
     sent, go_on = threading.Event(), threading.Event()
 
     def parts():

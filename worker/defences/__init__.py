@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +77,9 @@ class WithheldError(Exception):
 class Defence(Plugin):
     """A defence plug-in: its fields are its options. Most only fill in `apply`."""
 
+    keeps_count: ClassVar[bool] = False
+    """Whether what it promises rests on having seen every round: a restarted worker then uploads no more."""
+
     def schedule(self, planned: str) -> str:
         """Return how batches are really drawn, for those that play other rows than the coordinator names."""
         return planned
@@ -133,7 +136,14 @@ class Chain:
         self._names = [section.name for section in sections]
         self._shields = [defence.start(plan) for defence in built]
         self._policies = [shield for shield in self._shields if isinstance(shield, RowPolicy)]
+        self._counting = [section.name for section, one in zip(sections, built, strict=True) if one.keeps_count]
         self._withheld: tuple[int, str] | None = None
+
+    def forget(self) -> None:
+        """Take note that this process is not the first to be this worker in the run."""
+        if self._counting:
+            names = " and ".join(self._counting)
+            self._withheld = (0, f"it was restarted, and with it went what its {names} had counted")
 
     @property
     def mean_over(self) -> int | None:

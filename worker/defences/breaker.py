@@ -23,6 +23,8 @@ class Breaker(Defence):
     error: float = Field(0.1, gt=0, lt=1, description="a sample counts as leaked when its h is known this well")
     cell: int = Field(8, ge=1, description="samples that only come together count as parted if there are so few")
 
+    keeps_count = True
+
     def start(self, plan: Plan) -> "_Breaker":
         """Begin to watch."""
         return _Breaker(self, plan)
@@ -34,9 +36,12 @@ class _Breaker:
         self._watch: Watch | None = None
         self._layer = ""
         self._leaked = 0.0
+        self._last = 0
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
         """Return the gradients, unless what they would add to earlier uploads leaks too much."""
+        if played.number <= self._last:
+            return gradients  # a round that is done again: the same numbers, so no second look
         if self._watch is None:
             layer = next(iter(fully_connected(played.model, played.x.shape[1:])), None)
             if layer is None or not layer.bias:
@@ -53,7 +58,7 @@ class _Breaker:
                 f"its breaker expects {leaked:.1%} of its samples to leak with it, and its limit is "
                 f"{self._options.limit:.1%}"
             )
-        self._leaked = leaked
+        self._leaked, self._last = leaked, played.number
         return gradients
 
     def report(self) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class DifferentialPrivacy(Defence):
             raise ValueError("dp: give either epsilon or noise_multiplier, and not both")
         return self
 
+    keeps_count = True
+
     def start(self, plan: Plan) -> "_Private":
         """Begin with the noise that the plan's number of rounds asks for."""
         return _Private(self, plan)

@@ -1,0 +1,112 @@
+#!/bin/sh
+# What a container of docker-compose.yml does: cafe-role setup | server | worker | healthy. See docs/docker.md.
+set -eu
+
+# Root's part is to give the folders to the user; what touches data, keys or the config runs as that user.
+setup() {
+  chown -R "$CAFE_USER" /parties/*/* /results
+  code=0
+  as_user prepare || code=$?
+  as_user tell "$code"
+  touch /tmp/ready
+  for _ in $(seq 300); do
+    if server_is_there; then break; fi
+    sleep 0.2
+  done
+  wait_for_the_server_to_go
+  return "$code"
+}
+
+prepare() {
+  rm -rf /parties/*/*/*
+  (with_config slice --out /tmp/slices) >/dev/null
+  set --
+  for worker in $(workers); do set -- "$@" --worker-name "$worker=worker-$worker"; done
+  cafe certs /tmp/certs --workers "$CAFE_WORKERS" --coordinator-name server "$@" >/tmp/certs.log 2>&1 ||
+    { cat /tmp/certs.log >&2; return 1; }
+  rm /tmp/certs/ca.key # from here on nobody can make another party
+  cp /tmp/certs/ca.pem /tmp/certs/coordinator.* /parties/server/certs
+  for worker in $(workers); do
+    cp /tmp/certs/ca.pem "/tmp/certs/worker-$worker".* "/parties/worker-$worker/certs"
+    mv "/tmp/slices/worker-$worker.safetensors" "/parties/worker-$worker/slice"
+  done
+  rm -r /tmp/certs /tmp/slices
+}
+
+# Everybody starts even when the set-up failed, and hears of it: so the exit code is always the server's.
+tell() {
+  for party in /parties/*; do echo "$1" >"$party/certs/set-up"; done
+}
+
+server() {
+  [ "$(cat /certs/set-up)" = 0 ] || exit "$(cat /certs/set-up)"
+  rm -f /results/model.pt # `healthy` looks for it
+  if [ "$CAFE_REFEREE" = yes ]; then set -- --referee; fi
+  with_config serve --listen 0.0.0.0:7000 --tls /certs --out /results "$@"
+}
+
+# A worker that is done, or failed, stays until the server has gone: where one container's end ends all of them
+# (--exit-code-from) the server would not get to its attack, or to saying what went wrong.
+worker() {
+  if [ "$(cat /certs/set-up)" = 0 ]; then work & else false & fi
+  work=$!
+  wait_for_the_server_to_go
+  for _ in $(seq 10); do
+    kill -0 "$work" 2>/dev/null || break
+    sleep 1
+  done
+  kill "$work" 2>/dev/null || true
+  wait "$work"
+}
+
+work() {
+  (with_config work --id "$CAFE_ID" --coordinator server:7000 --listen 0.0.0.0:7001 \
+    --advertise "worker-$CAFE_ID:7001" --data "/slice/worker-$CAFE_ID.safetensors" --threads "$CAFE_THREADS" --tls /certs)
+  touch /tmp/done
+}
+
+# After the last round nobody is served any more: the server computes the attack, the workers wait.
+healthy() {
+  if [ -n "${CAFE_ID:-}" ]; then
+    cafe health 127.0.0.1:7001 --tls /certs --id "$CAFE_ID" || [ -e /tmp/done ]
+  else
+    cafe health 127.0.0.1:7000 --tls /certs || [ -e /results/model.pt ]
+  fi
+}
+
+# Become `cafe COMMAND` with the config and what the environment changes of it.
+with_config() {
+  command=$1
+  shift
+  set -- "$@" --set "federation.workers=$CAFE_WORKERS"
+  [ -z "$CAFE_DATASET" ] || set -- "$@" --set "data.name=$CAFE_DATASET"
+  [ -z "$CAFE_ATTACK" ] || set -- "$@" --set "attack={name: $CAFE_ATTACK}"
+  [ -z "$CAFE_DEFENCE" ] || set -- "$@" --set "defence={name: $CAFE_DEFENCE}"
+  [ -z "$CAFE_ROUNDS" ] || set -- "$@" --set "federation.rounds=$CAFE_ROUNDS" --set federation.epochs=null
+  set -f # CAFE_SET is cut at spaces; a star in it is no file name
+  for change in $CAFE_SET; do set -- "$@" --set "$change"; done
+  exec cafe "$command" /run.yaml "$@"
+}
+
+workers() {
+  seq 0 $((CAFE_WORKERS - 1))
+}
+
+as_user() {
+  setpriv --reuid "${CAFE_USER%:*}" --regid "${CAFE_USER#*:}" --clear-groups cafe-role "$@"
+}
+
+# Docker's name service knows a container as long as it runs.
+server_is_there() {
+  getent hosts server >/dev/null
+}
+
+wait_for_the_server_to_go() {
+  misses=0
+  while [ "$misses" -lt 3 ]; do
+    if server_is_there; then misses=0; else misses=$((misses + 1)); fi
+    sleep 1
+  done
+}
+
+"$@"

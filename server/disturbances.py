@@ -1,0 +1,77 @@
+"""What may go wrong in the middle of a run without ending it: workers that are lost and come back, failed exchanges."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from server.membership import Member
+from vfl.errors import RunFailedError
+from vfl.results import Disturbance, Record
+
+MOST_TRIES = 10
+"""How often one round is begun anew before the run ends."""
+
+SETTLE_SECONDS = 0.3
+"""How long it is waited before all are counted: one that was lost often shows as an exchange that failed first."""
+
+
+class DisturbedError(Exception):
+    """The rounds that are under way must be done again."""
+
+
+class WorkerLeftError(RunFailedError):
+    """A run that failed because a worker left; `worker` says which."""
+
+    def __init__(self, worker: int, reason: str) -> None:
+        super().__init__(reason)
+        self.worker = worker
+
+
+class Disturbances:
+    """Notes what goes wrong, and says so; `patience` is how many seconds a lost worker is waited for, 0 for none."""
+
+    def __init__(self, patience: float, record: Record, say: Callable[[str], None]) -> None:
+        self.patience, self._record, self._say = patience, record, say
+        self._happened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._first = ""
+        self._began = 0.0
+        self._tries = 0
+
+    @property
+    def happened(self) -> "asyncio.Future[None]":
+        """Return what is done once something has gone wrong."""
+        return self._happened
+
+    def left(self, member: Member) -> None:
+        """Note that a worker was lost."""
+        self._note(f"worker {member.worker} left in round {self._record.rounds + 1}")
+
+    def trouble(self, member: Member, reason: str) -> None:
+        """Note that a worker cannot go on with a round."""
+        self._note(f"worker {member.worker}: {reason}")
+
+    def _note(self, what: str) -> None:
+        if not self._happened.done():
+            self._happened.set_result(None)
+            self._first, self._began = what, time.monotonic()
+            self._say(what)
+
+    async def settle(self, missing: Callable[[], list[int]]) -> None:
+        """Begin to mend: what has happened by now is dealt with, unless it has happened too often."""
+        self._tries += 1
+        if self._tries > MOST_TRIES:
+            raise RunFailedError(f"round {self._record.rounds + 1} was begun {MOST_TRIES} times; {self._first}")
+        await asyncio.sleep(SETTLE_SECONDS)
+        self._happened = asyncio.get_running_loop().create_future()
+        if missing():
+            self._say(f"waiting {self.patience:g} s for workers {missing()} to come back")
+
+    def mended(self, redone: int) -> None:
+        """Note that all are there again, and that so many rounds are done again."""
+        seconds = time.monotonic() - self._began
+        self._record.disturbances.append(Disturbance(self._record.rounds + 1, self._first, seconds, redone))
+        self._say(f"all workers are there; on with round {self._record.rounds + 1} after {seconds:.1f} s")
+
+    def over(self) -> None:
+        """Note that a round has been finished."""
+        self._tries = 0

@@ -1,0 +1,89 @@
+"""Docker for the tests: an image of this tree, and federations of containers of which nothing is left."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+IMAGE = "cafe-vfl-test"
+NOT_NEEDED = shutil.ignore_patterns(".*", "runs", "tests", "wheelhouse", "__pycache__", "*.egg-info")
+
+
+def docker(*arguments, check=True, **options) -> subprocess.CompletedProcess:
+    """Call `docker`."""
+    command = ["docker", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, **options)
+    assert not check or done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def engine_answers() -> bool:
+    """Whether there is an engine to run containers, and compose."""
+    if shutil.which("docker") is None:
+        return False
+    return all(docker(*call, check=False).returncode == 0 for call in (["info"], ["compose", "version"]))
+
+
+def build_image(folder: Path) -> str:
+    """Build the image of this tree with the wheels that pip finds here: those that this environment was made of."""
+    context = folder / "tree"
+    shutil.copytree(ROOT, context, ignore=NOT_NEEDED)
+    shutil.copy(ROOT / ".dockerignore", context)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--constraint", "constraints.txt"]
+    subprocess.run([*pip, "--dest", "wheelhouse", ".[dp]", "setuptools>=68"], check=True, cwd=context)
+    environment = {**os.environ, "CAFE_IMAGE": IMAGE}
+    docker("compose", "build", "--quiet", cwd=context, env=environment)
+    shutil.rmtree(context)
+    return IMAGE
+
+
+class Composed:
+    """The services of docker-compose.yml, and more files if they are named, as a project of its own."""
+
+    def __init__(self, name: str, config: Path, results: Path, *files: str, **environment: str) -> None:
+        self.project, self.results = f"cafe-test-{name}", results
+        self._files = [word for file in ("docker-compose.yml", *files) for word in ("-f", file)]
+        own = {"CAFE_IMAGE": IMAGE, "CAFE_CONFIG": str(config), "CAFE_RESULTS": str(results), **environment}
+        outside = {key: value for key, value in os.environ.items() if not key.startswith("CAFE_")}
+        self._environment = outside | own
+
+    def __enter__(self) -> "Composed":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.compose("down", "--volumes", "--timeout", "0")
+
+    def compose(self, *arguments, check=True) -> subprocess.CompletedProcess:
+        """Call `docker compose` for this project, from the project's root as a person would."""
+        call = ["compose", "--project-name", self.project, *self._files, *arguments]
+        return docker(*call, check=check, cwd=ROOT, env=self._environment)
+
+    def container(self, service: str) -> str:
+        """Return how a service's container is called."""
+        return f"{self.project}-{service}-1"
+
+    def inspect(self, service: str) -> dict:
+        """Return what the engine knows of a service's container."""
+        return json.loads(docker("inspect", self.container(service)).stdout)[0]
+
+    def call(self, service: str, *command, user: str | None = None, check=True) -> subprocess.CompletedProcess:
+        """Run a command in a service's container."""
+        who = [] if user is None else ["--user", user]
+        return docker("exec", *who, self.container(service), *command, check=check)
+
+    def running(self) -> set[str]:
+        """Return the services whose containers run."""
+        return set(self.compose("ps", "--services", "--filter", "status=running").stdout.split())
+
+    def left(self) -> list[str]:
+        """Return every container, volume and network that there still is of this project."""
+        label = f"label=com.docker.compose.project={self.project}"
+        kinds = (["ps", "--all"], ["volume", "ls"], ["network", "ls"])
+        return [word for kind in kinds for word in docker(*kind, "--quiet", "--filter", label).stdout.split()]
+
+    def summary(self) -> dict:
+        """Return the summary that lies on this machine."""
+        return json.loads((self.results / "summary.json").read_text())

@@ -1,0 +1,296 @@
+"""Workers that are lost in the middle of a run and come back: real processes, the numbers of an undisturbed run."""
+
+import contextlib
+import json
+import re
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+
+import grpc
+import pytest
+import torch
+
+from protos.coordinator_pb2 import Trouble
+from tests.integration.command_support import CAFE, ENVIRONMENT, cafe, wait_for
+from tests.integration.protocol_support import RawCoordinator, RawWorker, finish, join_request, refused
+
+CONFIG = """
+seed: 3
+data: {name: digits, samples: 200}
+federation: {workers: 3, batch_size: 20, rounds: 300, label_holder: 1, rejoin_timeout: 60, round_timeout: 60}
+model: {name: mlp, hidden: [24]}
+training: {optimizer: adam, lr: 0.001, evaluate_every: 50}
+transcript: true
+defence: {name: noise, scale: 0.01}
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rejoin") / "run.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(config, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed")
+    done = cafe("run", config, "--out", out, "--quiet")
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+class Federation:
+    """`cafe serve` and `cafe work`, each a process of its own."""
+
+    def __init__(self, config, out):
+        self.config, self.out = config, out
+        self.processes = []
+        self.server = self.start("serve", config, "--listen", "127.0.0.1:0", "--out", out)
+        self.address = re.search(r"listening on (\S+),", self.server.stderr.readline()).group(1)
+        self.said = []
+        threading.Thread(target=lambda: self.said.extend(self.server.stderr), daemon=True).start()
+
+    def start(self, *arguments):
+        command = [*CAFE, *map(str, arguments)]
+        process = subprocess.Popen(
+            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=ENVIRONMENT
+        )
+        self.processes.append(process)
+        return process
+
+    def worker(self, number, *arguments, address=None):
+        where = ("--coordinator", address or self.address, "--threads", 1)
+        return self.start("work", self.config, "--id", number, *where, *arguments)
+
+    def reaches(self, number):
+        """Wait until some rounds are done."""
+
+        def done():
+            assert self.server.poll() is None, self.said
+            return (self.out / "transcript" / f"round-{number:07d}.safetensors").exists()
+
+        wait_for(done)
+
+    def finished(self):
+        code = self.server.wait(120)
+        assert code == 0, self.said
+        return json.loads((self.out / "summary.json").read_text())
+
+    def close(self):
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait(30)
+            with contextlib.suppress(ValueError):
+                process.stderr.close()
+
+
+@pytest.fixture
+def federation(config, tmp_path):
+    federation = Federation(config, tmp_path / "out")
+    yield federation
+    federation.close()
+
+
+def assert_as_if_nothing_had_happened(federation, undisturbed):
+    summary, expected = federation.finished(), json.loads((undisturbed / "summary.json").read_text())
+    assert summary["train"] == expected["train"]
+    models = [torch.load(out / "model.pt", weights_only=True) for out in (federation.out, undisturbed)]
+    assert models[0].keys() == models[1].keys()
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    return summary
+
+
+@pytest.mark.parametrize("lost", [[0], [0, 1, 2]], ids=["one", "all at once"])
+def test_killed_workers_that_are_started_again_take_their_places(federation, undisturbed, lost):
+    workers = [federation.worker(number) for number in range(3)]
+    federation.reaches(20)
+    for number in lost:
+        workers[number].kill()
+    for number in lost:
+        workers[number] = federation.worker(number)
+    summary = assert_as_if_nothing_had_happened(federation, undisturbed)
+    (disturbance,) = summary["disturbances"]
+    assert disturbance["redone"] == 1
+    assert disturbance["round"] > 20
+    assert any(f"waiting 60 s for workers {lost} to come back" in line for line in federation.said)
+    assert [worker.wait(30) for worker in workers] == [0, 0, 0]
+
+
+class Cable:
+    """A line on this machine that can be cut: connections to it are passed on to another port."""
+
+    def __init__(self, target):
+        self._target = target.rpartition(":")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._ends: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                try:
+                    far = socket.create_connection((self._target[0], int(self._target[2])))
+                except OSError:
+                    near.close()
+                    continue
+                self._ends += [near, far]
+                threading.Thread(target=self._pass_on, args=(near, far), daemon=True).start()
+
+    def _pass_on(self, near, far):
+        other = {near: far, far: near}
+        with contextlib.suppress(OSError, ValueError):
+            while True:
+                for end in select.select([near, far], [], [])[0]:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        raise OSError
+                    other[end].sendall(data)
+        for end in other:
+            end.close()
+
+    def cut(self):
+        ends, self._ends = self._ends, []
+        for end in ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self._listener.close()
+        self.cut()
+
+
+def test_a_label_holder_whose_connection_is_cut_comes_back_by_itself(federation, undisturbed):
+    cable = Cable(federation.address)
+    with contextlib.closing(cable):
+        workers = [federation.worker(n, address=cable.address if n == 1 else None) for n in range(3)]
+        for rounds in (20, 120):
+            federation.reaches(rounds)
+            cable.cut()
+        summary = assert_as_if_nothing_had_happened(federation, undisturbed)
+        assert len(summary["disturbances"]) == 2
+        words = workers[1].communicate(timeout=60)[1]
+    assert words.count("worker 1: is back") == 2
+    assert "worker 1: done after 300 rounds" in words
+
+
+def test_when_the_line_between_two_workers_is_cut_the_round_is_done_again(federation, undisturbed):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    cable = Cable(f"127.0.0.1:{port}")
+    with contextlib.closing(cable):
+        federation.worker(1, "--listen", f"127.0.0.1:{port}", "--advertise", cable.address)
+        federation.worker(0)
+        federation.worker(2)
+        for rounds in (20, 120):
+            federation.reaches(rounds)
+            cable.cut()
+        summary = assert_as_if_nothing_had_happened(federation, undisturbed)
+    reasons = [one["reason"] for one in summary["disturbances"]]
+    assert any("the exchange with the label holder" in reason for reason in reasons), reasons
+
+
+@pytest.fixture
+def patient(tmp_path) -> Iterator[RawCoordinator]:
+    raw = RawCoordinator(tmp_path, rejoin=30)
+    yield raw
+    raw.close()
+
+
+def both(coordinator):
+    workers = [RawWorker(coordinator, number) for number in (0, 1)]
+    assert [worker.next_round().round for worker in workers] == [1, 1]
+    return workers
+
+
+def test_a_stale_stream_is_shut_out(patient):
+    first, second = both(patient)
+    stale = (second.session, second.run_id)
+    again = RawWorker(patient, 1, previous_session=second.session)
+    assert second.next_round().round == 2  # frozen parameters: ordered ahead
+    assert "another process has joined as worker 1" in second.next_round().abort.reason
+    assert [worker.next_round().round for worker in (first, again)] == [2, 1]
+    assert first.next_round().round == 1  # ordered anew
+    second.parameters = again.parameters
+    assert refused(lambda: second.upload(1))[0] == grpc.StatusCode.UNAUTHENTICATED
+    second.session = again.session
+    code, words = refused(lambda: second.upload(1))  # of a start that is over
+    assert (code, words) == (grpc.StatusCode.ABORTED, "round 1 was begun anew")
+    assert stale != (again.session, again.run_id)
+    finish(patient, [first, again])
+
+
+def test_a_second_worker_of_the_same_number_is_refused_while_the_first_is_there(patient):
+    workers = both(patient)
+    code, words = refused(lambda: next(patient.stub.Join(join_request(1), timeout=30)))
+    assert code == grpc.StatusCode.ALREADY_EXISTS
+    assert "give each its own --id" in words
+    code, _ = refused(lambda: next(patient.stub.Join(join_request(1, previous_session="guessed"), timeout=30)))
+    assert code == grpc.StatusCode.ALREADY_EXISTS
+    finish(patient, workers)
+
+
+@pytest.mark.parametrize("changes", [{"ids_digest": b"other"}, {"samples": 11}, {"test_samples": 1}])
+def test_whoever_comes_back_with_other_data_is_refused(patient, changes):
+    first, second = both(patient)
+    second.orders.cancel()
+    time.sleep(0.5)
+    code, _ = refused(lambda: next(patient.stub.Join(join_request(1, **changes), timeout=30)))
+    assert code == grpc.StatusCode.FAILED_PRECONDITION
+    again = RawWorker(patient, 1)
+    assert [worker.next_round().round for worker in (first, again)] == [2, 1]
+    assert first.next_round().round == 1
+    finish(patient, [first, again])
+
+
+def test_trouble_with_a_round_begins_it_anew_and_ten_times_end_the_run(patient):
+    first, second = both(patient)
+    assert first.next_round().round == 2
+    for _ in range(10):
+        told = Trouble(session=first.session, run_id=first.run_id, reason="no luck")
+        patient.stub.ReportTrouble(told, timeout=30)
+        patient.stub.ReportTrouble(told, timeout=30)  # of the same start: not counted twice
+        assert [first.next_round().round for _ in range(2)] == [1, 2]
+    told = Trouble(session=first.session, run_id=first.run_id, reason="no luck")
+    patient.stub.ReportTrouble(told, timeout=30)
+    assert "round 1 was begun 10 times; worker 0: no luck" in first.next_round().abort.reason
+    assert patient.end()[0] == 1
+    assert second.session
+
+
+def test_whoever_does_not_come_back_is_named_and_what_was_done_is_kept(tmp_path):
+    coordinator = RawCoordinator(tmp_path, rejoin=0.5)
+    with contextlib.closing(coordinator):
+        first, second = both(coordinator)
+        for worker in (first, second):
+            worker.upload(1)
+        assert first.next_round().round == 2
+        second.orders.cancel()
+        assert first.next_round().round == 3
+        reason = "after 0.5 s workers [1] have not come back"
+        assert first.next_round().abort.reason == reason
+        code, words = coordinator.end()
+        assert code == 1
+        assert f"cafe: {reason}" in words
+        summary = json.loads((coordinator.out / "summary.json").read_text())
+        assert (summary["rounds"], summary["ended"]) == (1, reason)
+
+
+def test_a_worker_that_leaves_for_good_says_why(patient):
+    first, second = both(patient)
+    told = Trouble(session=second.session, run_id=second.run_id, reason="my disk is full", leaving=True)
+    patient.stub.ReportTrouble(told, timeout=30)
+    assert first.next_round().round == 2
+    assert first.next_round().abort.reason == "worker 1: my disk is full"
+    code, words = patient.end()
+    assert code == 1
+    assert "cafe: worker 1: my disk is full" in words

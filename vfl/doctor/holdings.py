@@ -1,0 +1,103 @@
+"""What a party holds and has room for: its slice against the config, the model, memory and disk."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import torch
+from rich.filesize import decimal
+
+from server.membership import Member
+from server.shelf import RESERVE
+from vfl.config import RunConfig
+from vfl.doctor.findings import Sheet
+from vfl.errors import UserError
+from vfl.models import build_bottom
+from vfl.models.whole import whole_model
+from vfl.partition import partition
+from vfl.slices import WorkerData, load_data, slice_for
+
+MODEL_COPIES = 7
+"""How often a model is held: parameters, what observers see, Adam's two, gradients of two rounds, one to spare."""
+
+
+def check_slice(sheet: Sheet, config: RunConfig, worker: int, path: Path | None) -> WorkerData | None:
+    """Check what a worker holds against the config."""
+    with sheet.trying("slice"):
+        data = WorkerData.load(path) if path else slice_for(load_data(config), config, worker)
+        source = str(path) if path else f"data set {config.data.name}"
+        problem = _slice_problem(config, worker, data)
+        if problem:
+            raise UserError(f"{source}: {problem}")
+        labels = f", labels of {data.classes} classes" if data.classes else ""
+        sheet.ok("slice", f"{source}: {len(data.x)} samples, {data.box.start} to {data.box.stop}{labels}")
+        return data
+    return None
+
+
+def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | None:
+    federation, samples = config.federation, len(data.x)
+    box = partition(data.box.sample_shape, federation.workers, federation.slices)[worker]
+    wanted = config.data.options.get("samples")
+    if data.box != box:
+        return (
+            f"holds the features {data.box.start} to {data.box.stop}, worker {worker}'s are {box.start} to {box.stop}: "
+            f"is this another worker's file, or federation.slices another?"
+        )
+    if wanted is not None and samples != wanted:
+        return f"has {samples} samples, data.samples says {wanted}: cut it anew with `cafe slice`"
+    if federation.batch_size > samples:
+        return f"has {samples} samples, fewer than federation.batch_size, {federation.batch_size}"
+    if (data.y is not None and data.classes > 1) != (worker == federation.label_holder):
+        has = "labels" if data.y is not None else "no labels"
+        return f"has {has}, and the label holder is worker {federation.label_holder}: cut it anew with `cafe slice`"
+    if data.y is not None and len(data.y) != samples:
+        return f"has {samples} samples and {len(data.y)} labels: cut it anew with `cafe slice`"
+    if not bool(torch.isfinite(data.x).all()):
+        return "has values that are not finite: clean the data first"
+    if config.training.evaluate_every and data.x_test is None:
+        return "has no test samples, and training.evaluate_every wants some (data.test_samples)"
+    return None
+
+
+def check_bottom(sheet: Sheet, config: RunConfig, worker: int, data: WorkerData) -> None:
+    """Check that a worker's model can be built, and that there is memory for it."""
+    with sheet.trying("model"):
+        bottom = build_bottom(config.model, data.box.shape, config.seed, worker)
+        size = sum(parameter.nbytes for parameter in bottom.parameters())
+        _check_memory(sheet, f"{config.model.name} for slices of shape {data.box.shape}", size)
+
+
+def check_whole(sheet: Sheet, config: RunConfig, members: Sequence[Member], out: Path) -> None:
+    """Check that the coordinator has room for the model that the workers' slices make, and for what it records."""
+    with sheet.trying("model"):
+        classes = max(member.classes for member in members)
+        whole = whole_model(config.model, [member.box.shape for member in members], classes, config.seed)
+        size = sum(parameter.nbytes for parameter in whole.parameters())
+        _check_memory(sheet, f"{config.model.name} for {len(members)} workers", size)
+        rounds = config.federation.planned_rounds(members[0].samples)
+        recorded = rounds * size * (1 if config.training.frozen else 2) if config.transcript else 0
+        check_disk(sheet, out, recorded)
+
+
+def _check_memory(sheet: Sheet, what: str, size: int) -> None:
+    free, needed = psutil.virtual_memory().available, MODEL_COPIES * size
+    text = f"{what}: {decimal(size)} of parameters, {decimal(free)} of memory free"
+    if needed > free:
+        sheet.fail("model", f"{text}, and about {decimal(needed)} are needed: free some, or use a smaller model")
+    else:
+        sheet.ok("model", text)
+
+
+def check_disk(sheet: Sheet, out: Path, recorded: int = 0) -> None:
+    """Check that there is room for a run's folder, and the transcript if one is kept."""
+    there = next(folder for folder in (out, *out.absolute().parents) if folder.is_dir())
+    free = shutil.disk_usage(there).free
+    text = f"{decimal(free)} free at {there}"
+    if recorded > free:
+        sheet.fail("disk", f"{text}, the transcript takes {decimal(recorded)}: choose another --out")
+    elif free - recorded < RESERVE:
+        sheet.warn("disk", f"{text}: rounds would wait for a slow attack; choose another --out")
+    else:
+        sheet.ok("disk", text)

@@ -1,0 +1,129 @@
+"""`cafe doctor` from its first check to its last, at the coordinator and at a worker."""
+
+import sys
+
+from attacker.interface import attacks
+from vfl.doctor.files import check_files
+from vfl.doctor.findings import Finding, Level, Sheet
+from vfl.doctor.holdings import check_bottom, check_disk, check_slice, check_whole
+from vfl.doctor.listener import Listener
+from vfl.doctor.setup import Setup
+from vfl.doctor.visits import Visits
+from vfl.models import models
+from vfl.network import resolve_device
+from vfl.tls import Identity, identity_for, is_loopback
+from worker.defences import Chain
+from worker.main import EVERYWHERE, WorkerOptions, _join_request, defence_plan
+
+
+def examine_setup(setup: Setup) -> list[Sheet]:
+    """Check all that can be checked from here; the sheets have one line a check."""
+    here, identity = Sheet("here"), None
+    _check_config(here, setup)
+    if setup.tls is None or setup.insecure:
+        addresses = {"--listen": setup.listen} | ({"--coordinator": setup.coordinator} if setup.coordinator else {})
+        identity_for(setup.tls, setup.insecure, setup.role, addresses)
+    else:
+        identity = check_files(here, setup.tls, setup.role, setup.called)
+    if setup.worker is None:
+        return _examine_coordinator(here, setup, identity)
+    return _examine_worker(here, setup, setup.worker, identity)
+
+
+def _examine_coordinator(here: Sheet, setup: Setup, identity: Identity | None) -> list[Sheet]:
+    if setup.tls is not None and identity is None:
+        check_disk(here, setup.out)
+        return [here]
+    listener = Listener(setup.config, setup.role, identity, setup.clock)
+    address = _take_address(here, setup, listener)
+    if not setup.wait:
+        here.later("workers", "are compared if this and their `cafe doctor` are started with --wait")
+    elif address:
+        _gather(here, setup, listener, address)
+    listener.stop()
+    if len(listener.members) == setup.config.federation.workers:
+        check_whole(here, setup.config, listener.members, setup.out)
+    else:
+        check_disk(here, setup.out)
+    return [here, *_reported(listener)]
+
+
+def _examine_worker(here: Sheet, setup: Setup, worker: int, identity: Identity | None) -> list[Sheet]:
+    data = check_slice(here, setup.config, worker, setup.data)
+    if data is not None:
+        check_bottom(here, setup.config, worker, data)
+        with here.trying("defence"):
+            Chain(setup.config.defence_of(worker), defence_plan(setup.config, worker, len(data.x)))
+    if setup.tls is not None and identity is None:
+        here.later("coordinator", "is looked at once this worker's own certificate is in order")
+        return [here]
+    listener = Listener(setup.config, setup.role, identity, setup.clock)
+    address = _take_address(here, setup, listener)
+    waits = bool(address) and setup.holds_labels and setup.wait
+    options = WorkerOptions(worker=worker, coordinator=setup.coordinator)
+    join = None if data is None else _join_request(data, options, address)
+    visits = Visits(setup, worker, identity)
+    visits.make(here, join, address if waits else "")
+    if waits and visits.checked_in:
+        _gather(here, setup, listener, address)
+    listener.stop()
+    return [here, visits.coordinator, visits.label_holder, *_reported(listener)]
+
+
+def _check_config(here: Sheet, setup: Setup) -> None:
+    config, federation = setup.config, setup.config.federation
+    with here.trying("config"):
+        resolve_device(config.device)
+        models.build(config.model)
+        if setup.worker is None:
+            attacks.build(config.attack)
+        here.ok(
+            "config",
+            f"{federation.workers} workers, worker {federation.label_holder} has the labels, data {config.data.name}, "
+            f"model {config.model.name}",
+        )
+
+
+def _take_address(here: Sheet, setup: Setup, listener: Listener) -> str:
+    """Return the address at which others reach this party; empty when it cannot be."""
+    host = setup.listen.rpartition(":")[0]
+    with here.trying("address"):
+        bound = listener.listen(setup.listen)
+        if setup.holds_labels and host in EVERYWHERE and setup.advertise is None:
+            here.fail("address", f"--listen {setup.listen}: say with --advertise HOST:PORT how the others reach it")
+            return ""
+        address = setup.advertise or bound
+        if setup.holds_labels and is_loopback(address) and not is_loopback(setup.coordinator):
+            here.warn("address", f"other machines cannot reach the label holder at {address}: give --listen HOST:PORT")
+        else:
+            here.ok("address", f"{bound} can be listened at")
+        return address
+    return ""
+
+
+def _gather(here: Sheet, setup: Setup, listener: Listener, address: str) -> None:
+    """Answer the workers' doctors until all have checked in, time is up, or Ctrl-C."""
+    waited_for = ", ".join(map(str, listener.missing))
+    if waited_for:
+        print(f"doctor listening on {address}, waiting for workers {waited_for}", file=sys.stderr, flush=True)
+    try:
+        listener.wait(setup.patience)
+        limit = f"within {setup.patience:g} s (federation.join_timeout)"
+    except KeyboardInterrupt:
+        limit = "before this was stopped"
+    for worker in listener.missing:
+        here.fail(
+            "workers", f"worker {worker} did not check in {limit}: does `cafe doctor … --id {worker}` fail there?"
+        )
+    if not listener.missing:
+        here.ok("workers", "all have checked in")
+
+
+def _reported(listener: Listener) -> list[Sheet]:
+    """Return what the workers found on their way here, with what is well in one line each."""
+    sheets = []
+    for worker, findings in sorted(listener.reports.items()):
+        well = sum(finding.level == Level.OK for finding in findings)
+        summary = Finding("checks", Level.OK, f"{well} are ok")
+        sheets.append(Sheet(f"worker {worker}", [summary, *(one for one in findings if one.level != Level.OK)]))
+    return sheets

@@ -1,0 +1,92 @@
+"""A worker's way to the others: to the coordinator, and from there to the label holder."""
+
+import contextlib
+
+import grpc
+
+from protos import coordinator_pb2
+from protos.coordinator_pb2 import JoinRequest
+from vfl.doctor.address import check_health, examine
+from vfl.doctor.compare import Caller
+from vfl.doctor.findings import Finding, Level, Sheet
+from vfl.doctor.listener import SERVICE
+from vfl.doctor.setup import Setup
+from vfl.network import sentence
+from vfl.tls import COORDINATOR, Identity, refuse_plain, worker_role
+
+RUNNING: str = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name
+
+
+class Visits:
+    """The visits of one worker."""
+
+    def __init__(self, setup: Setup, worker: int, identity: Identity | None) -> None:
+        self._setup, self._worker, self._identity = setup, worker, identity
+        self.coordinator, self.label_holder = Sheet("coordinator"), Sheet("label holder")
+        self.checked_in = False
+        """Whether the coordinator's doctor knows of this worker now."""
+
+    def make(self, own: Sheet, join: JoinRequest | None, address: str) -> None:
+        """Visit the coordinator and, unless this is the label holder, the label holder; report what came of it.
+
+        `join` is what it would join with, if its slice is in order, `address` where it answers its peers, if it does.
+        """
+        setup, sheet = self._setup, self.coordinator
+        channel = examine(sheet, setup.coordinator, COORDINATOR, self._identity, setup.patience)
+        if channel is None:
+            return
+        with contextlib.closing(channel):
+            service = check_health(sheet, setup.coordinator, channel, (SERVICE, RUNNING))
+            if service == RUNNING:
+                sheet.later(
+                    "compare",
+                    f"a coordinator waits at {setup.coordinator} already: it compares versions, samples and slices "
+                    f"when a worker joins",
+                )
+            if service != SERVICE:
+                return
+            caller = Caller(setup.config, self._worker, channel, self._identity, setup.clock)
+            if caller.compare(sheet, join, address):
+                caller.echo(sheet)
+                if not setup.holds_labels:
+                    self._visit_label_holder(caller)
+                self.checked_in = caller.report(sheet, self._report(own))
+
+    def _visit_label_holder(self, coordinator: Caller) -> None:
+        setup, sheet = self._setup, self.label_holder
+        try:
+            address = coordinator.label_holder(setup.patience)
+        except grpc.RpcError as error:
+            sheet.fail("address", f"the coordinator's doctor went away before it knew the address: {sentence(error)}")
+            return
+        holder = worker_role(setup.config.federation.label_holder)
+        advice = f"start `cafe doctor … --id {holder.worker} … --wait` there"
+        if not address and setup.wait:
+            sheet.fail("address", f"{holder} did not say within {setup.patience:g} s where it listens: {advice}")
+            return
+        if not address:
+            sheet.later("address", f"{holder} has not said yet where it listens: {advice}, and --wait here")
+            return
+        if self._identity is None and not setup.insecure:
+            with sheet.trying("encryption"):
+                refuse_plain(address, "the label holder's address")
+            if sheet.lines:
+                return
+        channel = examine(sheet, address, holder, self._identity, 0.0)
+        if channel is None:
+            return
+        with contextlib.closing(channel):
+            caller = Caller(setup.config, self._worker, channel, self._identity, setup.clock)
+            if check_health(sheet, address, channel, (SERVICE,)) and caller.compare(sheet):
+                caller.echo(sheet)
+                caller.report(sheet, sheet.lines)
+
+    def _report(self, own: Sheet) -> list[Finding]:
+        """Return what the coordinator is told: nothing of this machine but whether all is well with it."""
+        failed = own.count(Level.FAILED)
+        text = (
+            f"{failed} checks of its own machine failed, its own table has them" if failed else "nothing failed there"
+        )
+        mine = Finding("own machine", Level.FAILED if failed else Level.OK, text)
+        beyond = [Finding(f"label holder, {one.check}", one.level, one.text) for one in self.label_holder.lines]
+        return [mine, *self.coordinator.lines, *beyond]
