@@ -83,7 +83,7 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
     rendezvous = Rendezvous()
     server, port = _start_server(config, options, rendezvous)
     try:
-        request = _join_request(data, options, options.advertise or f"{host}:{port}")
+        request = join_request(data, options, options.advertise or f"{host}:{port}")
         return _Rounds(config, data, plan, request, rendezvous, options).run()
     finally:
         server.stop(grace=1.0).wait()
@@ -327,7 +327,8 @@ def _start_server(config: RunConfig, options: WorkerOptions, rendezvous: Rendezv
     return server, port
 
 
-def _join_request(data: WorkerData, options: WorkerOptions, address: str) -> JoinRequest:
+def join_request(data: WorkerData, options: WorkerOptions, address: str) -> JoinRequest:
+    """Return what a worker says of itself when it joins."""
     box = data.box
     return JoinRequest(
         protocol_version=PROTOCOL_VERSION,

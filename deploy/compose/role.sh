@@ -9,10 +9,7 @@ setup() {
   as_user prepare || code=$?
   as_user tell "$code"
   touch /tmp/ready
-  for _ in $(seq 300); do
-    if server_is_there; then break; fi
-    sleep 0.2
-  done
+  wait_for_start_of server
   wait_for_the_server_to_go
   return "$code"
 }
@@ -39,7 +36,11 @@ tell() {
 }
 
 server() {
-  [ "$(cat /certs/set-up)" = 0 ] || exit "$(cat /certs/set-up)"
+  if [ "$(cat /certs/set-up)" != 0 ]; then
+    # Compose reports an exit code of its own when a container ends before all have been started.
+    for worker in $(workers); do wait_for_start_of "worker-$worker"; done
+    return "$(cat /certs/set-up)"
+  fi
   rm -f /results/model.pt # `healthy` looks for it
   if [ "$CAFE_REFEREE" = yes ]; then set -- --referee; fi
   with_config serve --listen 0.0.0.0:7000 --tls /certs --out /results "$@"
@@ -97,14 +98,21 @@ as_user() {
 }
 
 # Docker's name service knows a container as long as it runs.
-server_is_there() {
-  getent hosts server >/dev/null
+runs() {
+  getent hosts "$1" >/dev/null
+}
+
+wait_for_start_of() {
+  for _ in $(seq 150); do
+    if runs "$1"; then break; fi
+    sleep 0.2
+  done
 }
 
 wait_for_the_server_to_go() {
   misses=0
   while [ "$misses" -lt 3 ]; do
-    if server_is_there; then misses=0; else misses=$((misses + 1)); fi
+    if runs server; then misses=0; else misses=$((misses + 1)); fi
     sleep 1
   done
 }

@@ -32,8 +32,9 @@ def build_image(folder: Path) -> str:
     context = folder / "tree"
     shutil.copytree(ROOT, context, ignore=NOT_NEEDED)
     shutil.copy(ROOT / ".dockerignore", context)
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--constraint", "constraints.txt"]
-    subprocess.run([*pip, "--dest", "wheelhouse", ".[dp]", "setuptools>=68"], check=True, cwd=context)
+    pip = [sys.executable, "-m", "pip", "download", "--constraint", "constraints.txt", "--dest", "wheelhouse"]
+    done = subprocess.run([*pip, ".[dp]", "setuptools>=68"], capture_output=True, text=True, cwd=context)
+    assert done.returncode == 0, done.stderr
     environment = {**os.environ, "CAFE_IMAGE": IMAGE}
     docker("compose", "build", "--quiet", cwd=context, env=environment)
     shutil.rmtree(context)
@@ -60,6 +61,11 @@ class Composed:
         """Call `docker compose` for this project, from the project's root as a person would."""
         call = ["compose", "--project-name", self.project, *self._files, *arguments]
         return docker(*call, check=check, cwd=ROOT, env=self._environment)
+
+    def up(self, *arguments) -> tuple[int, str]:
+        """Call `docker compose up` and wait for its end; return its exit code and all that the containers said."""
+        done = self.compose("up", *arguments, check=False)
+        return done.returncode, done.stdout + done.stderr
 
     def container(self, service: str) -> str:
         """Return how a service's container is called."""

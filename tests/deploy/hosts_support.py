@@ -57,12 +57,12 @@ class Hosts:
             self.close()
             raise
 
-    def cafe(self, host: str, *arguments) -> subprocess.Popen:
+    def cafe(self, host: str, *arguments, cwd: Path | None = None) -> subprocess.Popen:
         """Start the command on a host."""
         command = ["ip", "netns", "exec", self._space(host), *CAFE, *map(str, arguments)]
         environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+        process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=cwd)
         self._processes.append(process)
         return process
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import subprocess
 
 import numpy as np
 import pytest
@@ -16,7 +15,9 @@ from vfl.results import load_summary
 from vfl.slices import WorkerData, load_data, slice_for
 
 pytestmark = [
-    pytest.mark.skipif(not engine_answers(), reason="no Docker engine answers: see `docker info`, `docker compose version`"),
+    pytest.mark.skipif(
+        not engine_answers(), reason="no Docker engine: `docker info` or `docker compose version` fails"
+    ),
     pytest.mark.timeout(1500),
 ]
 
@@ -87,6 +88,10 @@ def assert_the_numbers_of_a_run(results, config, changes, tmp_path):
     assert found["attack"]["psnr_mean"] == pytest.approx(expected["attack"]["psnr_mean"], abs=1e-3)
 
 
+def owners(results):
+    return {(path.stat().st_uid, path.stat().st_gid) for path in (results, *results.rglob("*"))}
+
+
 def psnr_of_each(results):
     with np.load(results / "recovered.npz") as arrays:
         return psnr(torch.tensor(arrays["x"]), torch.tensor(arrays["x_true"])).tolist()
@@ -94,10 +99,162 @@ def psnr_of_each(results):
 
 def test_four_workers_give_the_numbers_of_a_run_and_leave_nothing_behind(config, tmp_path):
     with Composed("four", config, tmp_path / "results", **CHOSEN) as composed:
-        done = composed.compose("up", "--exit-code-from", "server", check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "server-1 exited with code 0" in done.stdout + done.stderr
+        code, words = composed.up("--exit-code-from", "server")
+        assert code == 0, words
+        assert all(f"worker {m}: done after 80 rounds" in words for m in range(4)), words
     assert composed.left() == []
     assert {"summary.json", "recovered.npz", "recovered.png"} <= {path.name for path in composed.results.iterdir()}
-    assert {path.owner_id for path in owners(composed.results)} == {(1000, 1000)}
+    assert owners(composed.results) == {(1000, 1000)}
     assert_the_numbers_of_a_run(composed.results, config, THE_SAME, tmp_path)
+
+
+def test_sixteen_workers_end_by_themselves_whoever_the_results_belong_to(config, tmp_path):
+    environment = {**CHOSEN, "CAFE_USER": "4321:4322"}
+    with Composed("sixteen", config, tmp_path / "results", "deploy/compose/16.yml", **environment) as composed:
+        code, words = composed.up()
+        assert code == 0, words
+        assert all(f"worker {m}: done after 80 rounds" in words for m in range(16)), words
+        services = ["setup", "server", *(f"worker-{m}" for m in range(16))]
+        assert [composed.inspect(service)["State"]["ExitCode"] for service in services] == [0] * 18
+        assert {service: mounts(composed, service) for service in services[1:]} == expected_mounts(composed, 16)
+    assert composed.left() == []
+    assert owners(composed.results) == {(4321, 4322)}
+    assert_the_numbers_of_a_run(composed.results, config, [*THE_SAME, "federation.workers=16"], tmp_path)
+
+
+def mounts(composed, service):
+    return {mount["Destination"]: mount.get("Name") for mount in composed.inspect(service)["Mounts"]}
+
+
+def expected_mounts(composed, workers):
+    named = {"server": {"/run.yaml": None, "/results": None, "/certs": f"{composed.project}_certs-server"}}
+    for m in range(workers):
+        own = {"/certs": f"{composed.project}_certs-{m}", "/slice": f"{composed.project}_slice-{m}"}
+        named[f"worker-{m}"] = {"/run.yaml": None, **own}
+    return named
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"CAFE_SET": "federation.batchsize=3"}, "federation.batchsize"),
+        ({"CAFE_DATASET": "digits", "CAFE_ATTACK": "least_squares"}, "cafe: attack least_squares: 60 samples"),
+    ],
+    ids=["found by the set-up", "found by the server"],
+)
+def test_bad_input_ends_all_with_the_servers_exit_code(config, tmp_path, environment, words):
+    with Composed("bad", config, tmp_path / "results", **environment) as composed:
+        code, said = composed.up("--exit-code-from", "server")
+    assert code == 2, said
+    assert words in said
+    assert "Traceback" not in said
+    assert composed.left() == []
+
+
+def test_when_the_server_is_killed_the_others_end_by_themselves(config, tmp_path):
+    with Composed("killed", config, tmp_path / "results", **CHOSEN) as composed:
+        composed.compose("up", "--detach", "server", "worker-1")
+        assert composed.running() == {"setup", "server", "worker-1"}
+        docker("kill", composed.container("server"))
+        wait_for(lambda: not composed.running())
+
+
+def test_the_health_checks_turn_healthy(gathering):
+    wait_for(lambda: {health(gathering, service) for service in GATHERED} == {"healthy"})
+    last = gathering.inspect("worker-2")["State"]["Health"]["Log"][-1]
+    assert (last["ExitCode"], last["Output"]) == (0, "127.0.0.1:7001 is serving\n")
+    asked = gathering.call("worker-2", "cafe", "health", "server:7000", "--tls", "/certs", "--id", "2")
+    assert asked.stdout == "server:7000 is serving\n"
+    refused = gathering.call("worker-2", "cafe", "health", "server:7000", check=False)
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        "cafe: server:7000 is not serving: it speaks TLS, give --tls DIR\n",
+    )
+
+
+def health(composed, service):
+    return composed.inspect(service)["State"]["Health"]["Status"]
+
+
+def test_no_container_has_anothers_slice_or_key(gathering, long_config, tmp_path):
+    for service in ("setup", *GATHERED):
+        own = {
+            "server": {"/certs/coordinator.key"},
+            "setup": {f"/parties/worker-{m}/{file}" for m in range(4) for file in secrets(m)}
+            | {"/parties/server/certs/coordinator.key"},
+        }
+        expected = own.get(service) or {f"/{file}" for file in secrets(service[-1])}
+        everywhere = ["find", "/", "-xdev", "-name", "*.key", "-o", "-name", "*.safetensors"]
+        mounted = ["/certs", "/slice", "/parties", "/results", "/tmp", "/dev/shm"]
+        found = gathering.call(service, *everywhere, user="0", check=False).stdout.split()
+        for place in mounted:
+            found += gathering.call(service, "find", place, *everywhere[3:], check=False).stdout.split()
+        assert set(found) == expected
+    assert mounts(gathering, "server") == expected_mounts(gathering, 4)["server"]
+    path = tmp_path / "slice"
+    docker("cp", f"{gathering.container('worker-2')}:/slice/worker-2.safetensors", path)
+    config = load_config(long_config)
+    held, expected = WorkerData.load(path), slice_for(load_data(config), config, 2)
+    assert held.box == expected.box
+    assert torch.equal(held.x, expected.x)
+    assert held.y is None
+
+
+def secrets(worker):
+    return {f"certs/worker-{worker}.key", f"slice/worker-{worker}.safetensors"}
+
+
+REACH = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20).close()"
+
+
+def test_there_is_no_way_out(gathering):
+    network = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}")
+    outside = network.stdout.strip()  # an address of this machine, outside the federation's network
+    with contextlib.closing(socket.create_server((outside, 0))) as listener:
+        where = [outside, listener.getsockname()[1]]
+        docker("run", "--rm", "--entrypoint", "python", IMAGE, "-c", REACH, *where)  # others do get there
+        for service in ("setup", *GATHERED):
+            stopped = gathering.call(service, "python", "-c", REACH, *where, check=False)
+            assert "Network is unreachable" in stopped.stderr
+            routes = gathering.call(service, "cat", "/proc/net/route").stdout.splitlines()[1:]
+            assert [route for route in routes if route.split()[1] == "00000000"] == []
+
+
+def test_containers_may_do_nothing_that_they_need_not(gathering):
+    for service in ("setup", *GATHERED):
+        host = gathering.inspect(service)["HostConfig"]
+        assert (host["ReadonlyRootfs"], host["Init"], host["CapDrop"]) == (True, True, ["ALL"])
+        assert host["SecurityOpt"] == ["no-new-privileges:true"]
+        assert all(host[limit] > 0 for limit in ("Memory", "NanoCpus", "PidsLimit"))
+        assert host["PortBindings"] in (None, {})
+        written = gathering.call(service, "touch", "/opt/cafe/x", user="0", check=False)
+        assert "Read-only file system" in written.stderr
+        gathering.call(service, "touch", "/tmp/x")
+    for service in GATHERED:
+        status = gathering.call(service, "cat", "/proc/1/status").stdout
+        lines = dict(line.split(":\t", 1) for line in status.splitlines())
+        assert lines["Uid"].split() == ["1000"] * 4
+        assert (lines["CapBnd"], lines["NoNewPrivs"]) == ("0000000000000000", "1")
+        written = gathering.call(service, "touch", "/certs/x", check=False)
+        assert "Read-only file system" in written.stderr
+
+
+def test_the_image_is_slim(image):
+    tools = "for tool in gcc cc g++ make ld; do command -v $tool; done; true"
+    assert docker("run", "--rm", "--entrypoint", "sh", image, "-c", tools).stdout == ""
+    assert docker("run", "--rm", "--entrypoint", "id", image, "-u").stdout == "1000\n"
+    assert "Usage: cafe" in docker("run", "--rm", image).stdout
+
+
+def test_killed_workers_that_are_started_again_change_no_number(gathering, long_config, tmp_path):
+    """The last test: it lets the federation that waits begin."""
+    gathering.compose("up", "--detach", "worker-3")
+    for worker, rounds in (("worker-2", 20), ("worker-0", 300)):
+        wait_for(lambda rounds=rounds: (gathering.results / "transcript" / f"round-{rounds:07d}.safetensors").exists())
+        docker("kill", gathering.container(worker))
+        docker("start", gathering.container(worker))
+    assert docker("wait", gathering.container("server")).stdout == "0\n", gathering.compose("logs").stdout
+    reasons = [one["reason"] for one in gathering.summary()["disturbances"]]
+    assert len(reasons) >= 2, reasons
+    wait_for(lambda: not gathering.running())
+    assert_the_numbers_of_a_run(gathering.results, long_config, [], tmp_path)

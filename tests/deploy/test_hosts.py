@@ -18,7 +18,7 @@ from vfl.transcript import Transcript
 CONFIG = """
 seed: 5
 data: {name: digits, samples: 36, test_samples: 20}
-federation: {workers: 4, batch_size: 6, epochs: 8, join_timeout: 60, round_timeout: 60}
+federation: {workers: 4, batch_size: 6, epochs: 8, join_timeout: 200, round_timeout: 60}
 model: {name: mlp, hidden: [16]}
 attack: {name: least_squares}
 transcript: true

@@ -16,6 +16,7 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
+from protos.codec import MESSAGE_LIMIT_BYTES
 from protos.coordinator_pb2 import JoinRequest
 from protos.doctor_pb2 import Block, CompareRequest, Finding, ReportRequest
 from protos.doctor_pb2_grpc import DoctorStub
@@ -412,3 +413,14 @@ def test_nobody_checks_in_for_somebody_else(service):
     assert listener.missing == [0, 1, 2]
     stub.Report(ReportRequest(worker=1), timeout=30)
     assert listener.missing == [0, 2]
+
+
+def test_a_limit_on_the_way_that_the_largest_message_does_not_pass(file, monkeypatch):
+    limit = ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES - 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("vfl.doctor.listener.OPTIONS", [limit])
+        listener = Listener(load_config(file), COORDINATOR, None, time.time)
+    lines = examine(file, coordinator=listener.listen("127.0.0.1:0"))
+    listener.stop()
+    assert failed(lines) == {("coordinator", "messages")}
+    assert f"a message of {MESSAGE_LIMIT_BYTES} bytes does not come through" in lines["coordinator", "messages"].text

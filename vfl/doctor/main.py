@@ -13,7 +13,7 @@ from vfl.models import models
 from vfl.network import resolve_device
 from vfl.tls import Identity, identity_for, is_loopback
 from worker.defences import Chain
-from worker.main import EVERYWHERE, WorkerOptions, _join_request, defence_plan
+from worker.main import EVERYWHERE, WorkerOptions, join_request, defence_plan
 
 
 def examine_setup(setup: Setup) -> list[Sheet]:
@@ -61,7 +61,7 @@ def _examine_worker(here: Sheet, setup: Setup, worker: int, identity: Identity |
     address = _take_address(here, setup, listener)
     waits = bool(address) and setup.holds_labels and setup.wait
     options = WorkerOptions(worker=worker, coordinator=setup.coordinator)
-    join = None if data is None else _join_request(data, options, address)
+    join = None if data is None else join_request(data, options, address)
     visits = Visits(setup, worker, identity)
     visits.make(here, join, address if waits else "")
     if waits and visits.checked_in:
@@ -104,9 +104,9 @@ def _take_address(here: Sheet, setup: Setup, listener: Listener) -> str:
 def _gather(here: Sheet, setup: Setup, listener: Listener, address: str) -> None:
     """Answer the workers' doctors until all have checked in, time is up, or Ctrl-C."""
     waited_for = ", ".join(map(str, listener.missing))
-    if waited_for:
-        print(f"doctor listening on {address}, waiting for workers {waited_for}", file=sys.stderr, flush=True)
     try:
+        if waited_for:
+            print(f"doctor listening on {address}, waiting for workers {waited_for}", file=sys.stderr, flush=True)
         listener.wait(setup.patience)
         limit = f"within {setup.patience:g} s (federation.join_timeout)"
     except KeyboardInterrupt:
