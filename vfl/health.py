@@ -3,6 +3,8 @@
 Containers ask every few seconds, so nothing here imports torch.
 """
 
+from typing import Any
+
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
@@ -24,7 +26,7 @@ def check_serving(address: str, tls: Identity | None, timeout: float = ANSWER_SE
     Any certificate of the federation may ask, and any party may answer: authority and host name are checked, no role.
     """
     with _channel(address, tls) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout)
         except grpc.RpcError as error:

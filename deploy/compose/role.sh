@@ -4,7 +4,11 @@ set -eu
 
 # Root's part is to give the folders to the user; what touches data, keys or the config runs as that user.
 setup() {
-  chown -R "$CAFE_USER" /parties/*/* /results
+  chown -R "$CAFE_USER" /parties/*/*
+  chown "$CAFE_USER" /results # not all that is in it: CAFE_RESULTS may be a folder with other things too
+  for left in events transcript snapshots; do
+    if [ -e "/results/$left" ]; then chown -R "$CAFE_USER" "/results/$left"; fi
+  done
   code=0
   as_user prepare || code=$?
   as_user tell "$code"

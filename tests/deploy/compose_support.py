@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -41,30 +42,37 @@ def build_image(folder: Path) -> str:
     return IMAGE
 
 
-class Composed:
-    """The services of docker-compose.yml, and more files if they are named, as a project of its own."""
+def readme_lines() -> list[str]:
+    """Return the commands of the README's section on Docker."""
+    section = (ROOT / "README.md").read_text().split("\n## Docker\n")[1].split("\n## ")[0]
+    return [line for line in section.splitlines() if line.startswith("docker ")]
 
-    def __init__(self, name: str, config: Path, results: Path, *files: str, **environment: str) -> None:
+
+class Composed:
+    """The services of docker-compose.yml as a project of its own."""
+
+    def __init__(self, name: str, config: Path, results: Path, **environment: str) -> None:
         self.project, self.results = f"cafe-test-{name}", results
-        self._files = [word for file in ("docker-compose.yml", *files) for word in ("-f", file)]
-        own = {"CAFE_IMAGE": IMAGE, "CAFE_CONFIG": str(config), "CAFE_RESULTS": str(results), **environment}
+        own = {"COMPOSE_PROJECT_NAME": self.project, "CAFE_IMAGE": IMAGE, "CAFE_CONFIG": str(config)}
         outside = {key: value for key, value in os.environ.items() if not key.startswith("CAFE_")}
-        self._environment = outside | own
+        self._environment = outside | own | {"CAFE_RESULTS": str(results)} | environment
 
     def __enter__(self) -> "Composed":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.compose("down", "--volumes", "--timeout", "0")
+        files = ("-f", "docker-compose.yml", "-f", "deploy/compose/16.yml")
+        self.compose(*files, "down", "--volumes", "--timeout", "0")
 
     def compose(self, *arguments, check=True) -> subprocess.CompletedProcess:
-        """Call `docker compose` for this project, from the project's root as a person would."""
-        call = ["compose", "--project-name", self.project, *self._files, *arguments]
-        return docker(*call, check=check, cwd=ROOT, env=self._environment)
+        """Call `docker compose` for this project, in the folder where a person would."""
+        return docker("compose", *arguments, check=check, cwd=ROOT, env=self._environment)
 
-    def up(self, *arguments) -> tuple[int, str]:
-        """Call `docker compose up` and wait for its end; return its exit code and all that the containers said."""
-        done = self.compose("up", *arguments, check=False)
+    def say(self, line: str) -> tuple[int, str]:
+        """Give a command of the README's; return its exit code and all that was said."""
+        _, compose, *arguments = shlex.split(line, comments=True)
+        assert compose == "compose", line
+        done = self.compose(*arguments, check=False)
         return done.returncode, done.stdout + done.stderr
 
     def container(self, service: str) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.deploy.compose_support import IMAGE, Composed, build_image, docker, engine_answers
+from tests.deploy.compose_support import IMAGE, Composed, build_image, docker, engine_answers, readme_lines
 from tests.integration.command_support import cafe, wait_for
 from vfl.config import load_config
 from vfl.metrics import psnr
@@ -23,29 +23,30 @@ pytestmark = [
 
 CONFIG = """
 seed: 1
-data: {name: photos, samples: 60, test_samples: 20}
-federation: {workers: 4, batch_size: 6, epochs: 1, join_timeout: 600}
+data: {name: photos, samples: 24, test_samples: 20}
+federation: {workers: 4, batch_size: 4, epochs: 1, join_timeout: 600}
 model: {name: mlp, hidden: [16]}
 """
 CHOSEN = {
     "CAFE_DATASET": "digits",
     "CAFE_ATTACK": "least_squares",
     "CAFE_DEFENCE": "noise",
-    "CAFE_ROUNDS": "80",
+    "CAFE_ROUNDS": "48",
     "CAFE_SET": "seed=4 defence.scale=0.01",
 }
 THE_SAME = ["data.name=digits", "attack.name=least_squares", "defence={name: noise, scale: 0.01}", "seed=4"]
-THE_SAME += ["federation={workers: 4, batch_size: 6, rounds: 80}"]
+THE_SAME += ["federation={workers: 4, batch_size: 4, rounds: 48}"]
 
 LONG = """
 seed: 2
 data: {name: digits, samples: 60, test_samples: 20}
-federation: {workers: 4, batch_size: 6, rounds: 1500, join_timeout: 900, rejoin_timeout: 300}
+federation: {workers: 4, batch_size: 6, rounds: 1000, join_timeout: 900, rejoin_timeout: 300}
 model: {name: mlp, hidden: [16]}
 attack: {name: least_squares}
 defence: {name: noise, scale: 0.01}
 transcript: true
 """
+UP, DOWN, UP_SIXTEEN, DOWN_SIXTEEN = readme_lines()
 GATHERED = ["server", "worker-0", "worker-1", "worker-2"]
 
 
@@ -99,10 +100,11 @@ def psnr_of_each(results):
 
 def test_four_workers_give_the_numbers_of_a_run_and_leave_nothing_behind(config, tmp_path):
     with Composed("four", config, tmp_path / "results", **CHOSEN) as composed:
-        code, words = composed.up("--exit-code-from", "server")
+        code, words = composed.say(UP)
         assert code == 0, words
-        assert all(f"worker {m}: done after 80 rounds" in words for m in range(4)), words
-    assert composed.left() == []
+        assert all(f"worker {m}: done after 48 rounds" in words for m in range(4)), words
+        assert composed.say(DOWN)[0] == 0
+        assert composed.left() == []
     assert {"summary.json", "recovered.npz", "recovered.png"} <= {path.name for path in composed.results.iterdir()}
     assert owners(composed.results) == {(1000, 1000)}
     assert_the_numbers_of_a_run(composed.results, config, THE_SAME, tmp_path)
@@ -110,14 +112,15 @@ def test_four_workers_give_the_numbers_of_a_run_and_leave_nothing_behind(config,
 
 def test_sixteen_workers_end_by_themselves_whoever_the_results_belong_to(config, tmp_path):
     environment = {**CHOSEN, "CAFE_USER": "4321:4322"}
-    with Composed("sixteen", config, tmp_path / "results", "deploy/compose/16.yml", **environment) as composed:
-        code, words = composed.up()
+    with Composed("sixteen", config, tmp_path / "results", **environment) as composed:
+        code, words = composed.say(UP_SIXTEEN)
         assert code == 0, words
-        assert all(f"worker {m}: done after 80 rounds" in words for m in range(16)), words
+        assert all(f"worker {m}: done after 48 rounds" in words for m in range(16)), words
         services = ["setup", "server", *(f"worker-{m}" for m in range(16))]
         assert [composed.inspect(service)["State"]["ExitCode"] for service in services] == [0] * 18
         assert {service: mounts(composed, service) for service in services[1:]} == expected_mounts(composed, 16)
-    assert composed.left() == []
+        assert composed.say(DOWN_SIXTEEN)[0] == 0
+        assert composed.left() == []
     assert owners(composed.results) == {(4321, 4322)}
     assert_the_numbers_of_a_run(composed.results, config, [*THE_SAME, "federation.workers=16"], tmp_path)
 
@@ -138,17 +141,18 @@ def expected_mounts(composed, workers):
     ("environment", "words"),
     [
         ({"CAFE_SET": "federation.batchsize=3"}, "federation.batchsize"),
-        ({"CAFE_DATASET": "digits", "CAFE_ATTACK": "least_squares"}, "cafe: attack least_squares: 60 samples"),
+        ({"CAFE_DATASET": "digits", "CAFE_ATTACK": "least_squares"}, "cafe: attack least_squares: 24 samples"),
     ],
     ids=["found by the set-up", "found by the server"],
 )
 def test_bad_input_ends_all_with_the_servers_exit_code(config, tmp_path, environment, words):
     with Composed("bad", config, tmp_path / "results", **environment) as composed:
-        code, said = composed.up("--exit-code-from", "server")
-    assert code == 2, said
-    assert words in said
-    assert "Traceback" not in said
-    assert composed.left() == []
+        code, said = composed.say(UP)
+        assert code == 2, said
+        assert words in said
+        assert "Traceback" not in said
+        assert composed.say(DOWN)[0] == 0
+        assert composed.left() == []
 
 
 def test_when_the_server_is_killed_the_others_end_by_themselves(config, tmp_path):
