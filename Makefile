@@ -13,12 +13,9 @@ compose: export CAFE_USER ?= $(shell [ $$(id -u) = 0 ] && echo 1000:1000 || echo
 compose:
 	docker compose up --build --exit-code-from server; code=$$?; docker compose down --volumes; exit $$code
 
-# What computes, or speaks to one coordinator, runs on two cores at once; what counts processes runs by itself
-AT_ONCE := tests/attacker tests/protos tests/vfl tests/worker $(addprefix tests/integration/test_,protocol.py protocol_uploads.py gradients.py)
-
+# Two files at a time; the containers have a line of their own in .ci/run
 test: setup
-	$(BIN)/python -m pytest -n 2 $(AT_ONCE)
-	$(BIN)/python -m pytest tests/integration tests/server tests/sweep $(addprefix --ignore=,$(AT_ONCE))
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/deploy/test_compose.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -40,7 +40,7 @@ THE_SAME += ["federation={workers: 4, batch_size: 4, rounds: 48}"]
 LONG = """
 seed: 2
 data: {name: digits, samples: 60, test_samples: 20}
-federation: {workers: 4, batch_size: 6, rounds: 1000, join_timeout: 900, rejoin_timeout: 300}
+federation: {workers: 4, batch_size: 6, rounds: 600, join_timeout: 900, rejoin_timeout: 300}
 model: {name: mlp, hidden: [16]}
 attack: {name: least_squares}
 defence: {name: noise, scale: 0.01}
@@ -163,23 +163,6 @@ def test_when_the_server_is_killed_the_others_end_by_themselves(config, tmp_path
         wait_for(lambda: not composed.running())
 
 
-def test_the_health_checks_turn_healthy(gathering):
-    wait_for(lambda: {health(gathering, service) for service in GATHERED} == {"healthy"})
-    last = gathering.inspect("worker-2")["State"]["Health"]["Log"][-1]
-    assert (last["ExitCode"], last["Output"]) == (0, "127.0.0.1:7001 is serving\n")
-    asked = gathering.call("worker-2", "cafe", "health", "server:7000", "--tls", "/certs", "--id", "2")
-    assert asked.stdout == "server:7000 is serving\n"
-    refused = gathering.call("worker-2", "cafe", "health", "server:7000", check=False)
-    assert (refused.returncode, refused.stderr) == (
-        1,
-        "cafe: server:7000 is not serving: it speaks TLS, give --tls DIR\n",
-    )
-
-
-def health(composed, service):
-    return composed.inspect(service)["State"]["Health"]["Status"]
-
-
 def test_no_container_has_anothers_slice_or_key(gathering, long_config, tmp_path):
     for service in ("setup", *GATHERED):
         own = {
@@ -250,10 +233,27 @@ def test_the_image_is_slim(image):
     assert "Usage: cafe" in docker("run", "--rm", image).stdout
 
 
+def test_the_health_checks_turn_healthy(gathering):
+    wait_for(lambda: {health(gathering, service) for service in GATHERED} == {"healthy"})
+    last = gathering.inspect("worker-2")["State"]["Health"]["Log"][-1]
+    assert (last["ExitCode"], last["Output"]) == (0, "127.0.0.1:7001 is serving\n")
+    asked = gathering.call("worker-2", "cafe", "health", "server:7000", "--tls", "/certs", "--id", "2")
+    assert asked.stdout == "server:7000 is serving\n"
+    refused = gathering.call("worker-2", "cafe", "health", "server:7000", check=False)
+    assert (refused.returncode, refused.stderr) == (
+        1,
+        "cafe: server:7000 is not serving: it speaks TLS, give --tls DIR\n",
+    )
+
+
+def health(composed, service):
+    return composed.inspect(service)["State"]["Health"]["Status"]
+
+
 def test_killed_workers_that_are_started_again_change_no_number(gathering, long_config, tmp_path):
     """The last test: it lets the federation that waits begin."""
     gathering.compose("up", "--detach", "worker-3")
-    for worker, rounds in (("worker-2", 20), ("worker-0", 300)):
+    for worker, rounds in (("worker-2", 20), ("worker-0", 200)):
         wait_for(lambda rounds=rounds: (gathering.results / "transcript" / f"round-{rounds:07d}.safetensors").exists())
         docker("kill", gathering.container(worker))
         docker("start", gathering.container(worker))
