@@ -13,7 +13,7 @@ from vfl.models import models
 from vfl.network import resolve_device
 from vfl.tls import Identity, identity_for, is_loopback
 from worker.defences import Chain
-from worker.main import EVERYWHERE, WorkerOptions, join_request, defence_plan
+from worker.main import EVERYWHERE, WorkerOptions, defence_plan, join_request
 
 
 def examine_setup(setup: Setup) -> list[Sheet]:
