@@ -19,7 +19,7 @@ from torch import Tensor
 from protos.codec import announce, raw_bytes
 from protos.coordinator_pb2 import Abort, End, Evaluation, Order, Purpose, Round, Start, Trouble
 from protos.coordinator_pb2 import Parameters as ParametersOrder
-from server.disturbances import Disturbances, DisturbedError, WorkerLeftError
+from server.disturbances import Disturbances, DisturbedError, WorkerLeftError, in_trouble
 from server.inbox import Inbox
 from server.membership import Member, Membership, RefusedError
 from server.parameters import Parameters, gradients_of_round
@@ -60,7 +60,9 @@ class Coordinator:
     ) -> None:
         self._config, self._on_round = config, on_round
         self._federation = config.federation
-        self.membership = Membership(self._federation.workers, self._federation.label_holder, self._left)
+        self.membership = Membership(
+            self._federation.workers, self._federation.label_holder, self._left, returning=rejoin_timeout > 0
+        )
         self.inboxes: dict[int, Inbox] = {}
         self.record = Record()
         self._disturbances = Disturbances(rejoin_timeout, self.record, say)
@@ -105,7 +107,7 @@ class Coordinator:
     async def conduct(self, setting: Setting, observer: Observer) -> None:
         """Play all rounds, showing each to the observer, and evaluate on test samples where there are any."""
         parameters = Parameters(setting, self._config.training)
-        self._start(parameters)
+        await self._first_start(parameters)
         began = time.monotonic()
         watching: asyncio.Task[None] | None = None
         every = self._config.training.evaluate_every
@@ -183,14 +185,22 @@ class Coordinator:
     def troubled(self, member: Member, trouble: Trouble) -> None:
         """Hear that a worker cannot go on, with the round or with the run."""
         if trouble.leaving or not self._disturbances.patience:
-            self._fail(RunFailedError(f"worker {member.worker}: {trouble.reason}"))
-        elif trouble.run_id == self.run_id:
+            self._fail(RunFailedError(in_trouble(member, trouble.reason)))
+        elif self.run_id and trouble.run_id == self.run_id:
             self._disturbances.trouble(member, trouble.reason)
 
     def exchanged(self, member: Member, peer_bytes: int) -> None:
         """Hear from the label holder how many bytes went between workers since it joined."""
         if member.worker == self._federation.label_holder:
             self.bytes_peer = self._bytes_peer_before + peer_bytes
+
+    async def _first_start(self, parameters: Parameters) -> None:
+        if self._failure.done():
+            self._failure.result()
+        if self._disturbances.happened.done():  # since all had joined
+            await self._mend(parameters)
+        else:
+            self._start(parameters)
 
     def _start(self, parameters: Parameters) -> None:
         holder = self._federation.label_holder
@@ -222,7 +232,7 @@ class Coordinator:
             except DisturbedError:
                 await self._mend(parameters)
             else:
-                self._disturbances.over()
+                self._disturbances.round_done()
                 return
 
     async def _mend(self, parameters: Parameters) -> None:
@@ -281,6 +291,7 @@ class Coordinator:
             self._evaluation_batches += 1
             number = setting.rounds + self._evaluation_batches
             await self._undisturbed(partial(self._counted, number, indices, parameters), parameters)
+            self.record.bytes_raw += 4 * len(indices) * self._peers_outputs(parameters)
             assert self._evaluation is not None
             correct += self._evaluation.result().correct
             loss += self._evaluation.result().loss_sum
@@ -291,7 +302,6 @@ class Coordinator:
         timeout = self._federation.round_timeout
         self._evaluation = asyncio.get_running_loop().create_future()
         self._evaluating = self._order(number, Purpose.PURPOSE_EVALUATE, indices, parameters)
-        self.record.bytes_raw += 4 * len(indices) * self._peers_outputs(parameters)
         await self._or_failure(
             self._evaluation, timeout, lambda: f"no evaluation came in {timeout:g} s", self._disturbances.happened
         )

@@ -15,6 +15,15 @@ SETTLE_SECONDS = 0.3
 """How long it is waited before all are counted: one that was lost often shows as an exchange that failed first."""
 
 
+MOST_REASONS, LONGEST_REASON = 20, 500
+"""What is kept of the sentences that workers send, in number and in characters."""
+
+
+def in_trouble(member: Member, reason: str) -> str:
+    """Return a worker's words as a sentence of the coordinator's."""
+    return f"worker {member.worker}: {''.join(c if c.isprintable() else ' ' for c in reason[:LONGEST_REASON])}"
+
+
 class DisturbedError(Exception):
     """The rounds that are under way must be done again."""
 
@@ -33,7 +42,7 @@ class Disturbances:
     def __init__(self, patience: float, record: Record, say: Callable[[str], None]) -> None:
         self.patience, self._record, self._say = patience, record, say
         self._happened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._first = ""
+        self._reasons: list[str] = []
         self._began = 0.0
         self._tries = 0
 
@@ -48,19 +57,24 @@ class Disturbances:
 
     def trouble(self, member: Member, reason: str) -> None:
         """Note that a worker cannot go on with a round."""
-        self._note(f"worker {member.worker}: {reason}")
+        self._note(in_trouble(member, reason))
 
     def _note(self, what: str) -> None:
+        if not self._reasons:
+            self._began = time.monotonic()
+        if what not in self._reasons and len(self._reasons) < MOST_REASONS:
+            self._reasons.append(what)
+            self._say(what)
         if not self._happened.done():
             self._happened.set_result(None)
-            self._first, self._began = what, time.monotonic()
-            self._say(what)
 
     async def settle(self, missing: Callable[[], list[int]]) -> None:
         """Begin to mend: what has happened by now is dealt with, unless it has happened too often."""
         self._tries += 1
         if self._tries > MOST_TRIES:
-            raise RunFailedError(f"round {self._record.rounds + 1} was begun {MOST_TRIES} times; {self._first}")
+            raise RunFailedError(
+                f"round {self._record.rounds + 1} was begun anew {MOST_TRIES} times; {'; '.join(self._reasons)}"
+            )
         await asyncio.sleep(SETTLE_SECONDS)
         self._happened = asyncio.get_running_loop().create_future()
         if missing():
@@ -69,9 +83,10 @@ class Disturbances:
     def mended(self, redone: int) -> None:
         """Note that all are there again, and that so many rounds are done again."""
         seconds = time.monotonic() - self._began
-        self._record.disturbances.append(Disturbance(self._record.rounds + 1, self._first, seconds, redone))
+        reasons, self._reasons = tuple(self._reasons), []
+        self._record.disturbances.append(Disturbance(self._record.rounds + 1, reasons, seconds, redone))
         self._say(f"all workers are there; on with round {self._record.rounds + 1} after {seconds:.1f} s")
 
-    def over(self) -> None:
+    def round_done(self) -> None:
         """Note that a round has been finished."""
         self._tries = 0

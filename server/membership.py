@@ -48,7 +48,7 @@ class Member:
     address: str
     parameters_version: int = 0
     generation: int = 0
-    """How often this worker had joined before."""
+    """How often this worker had joined since the start."""
     refusal: str | None = None
     lines: asyncio.Queue[Line | None] = field(default_factory=asyncio.Queue)
 
@@ -68,11 +68,16 @@ class Member:
 class Membership:
     """The members of one run. Called from the event loop only."""
 
-    def __init__(self, workers: int, label_holder: int, on_left: Callable[[Member], None]) -> None:
+    def __init__(
+        self, workers: int, label_holder: int, on_left: Callable[[Member], None], returning: bool = False
+    ) -> None:
+        """Begin without members; `returning` says whether one may come back after the start."""
         self._workers, self._label_holder, self._on_left = workers, label_holder, on_left
+        self._returning = returning
         self._members: dict[int, Member] = {}
         self._by_session: dict[str, Member] = {}
-        self._started: dict[int, Member] = {}
+        self._held: dict[int, tuple[object, ...]] = {}
+        """What each worker held at the start; empty before."""
         self._generations: Counter[int] = Counter()
         self.closed = False
         self.complete = asyncio.Event()
@@ -88,13 +93,14 @@ class Membership:
 
     def start(self) -> None:
         """Begin the run: from now on, whoever comes back must be who left."""
-        self._started = dict(self._members)
+        self._held = {worker: _held(member) for worker, member in self._members.items()}
 
     def admit(self, request: JoinRequest, proved: bool = False) -> Member:
         """Let a worker in, or refuse it with a sentence; one that proved who it is takes its lost stream's place."""
         self._check(request)
         before = self._members.get(request.worker)
-        if before is not None and not proved and request.previous_session != before.session:
+        known = proved or (before is not None and request.previous_session == before.session)
+        if before is not None and not (known and (self._returning or not self._held)):
             raise RefusedError(
                 grpc.StatusCode.ALREADY_EXISTS,
                 f"worker {request.worker} has already joined; give each its own --id (a worker that was cut off can "
@@ -110,7 +116,6 @@ class Membership:
             request.ids_digest,
             request.classes,
             request.peer_address,
-            generation=self._generations[request.worker],
         )
         self._check_against_others(member)
         self._check_against_start(member)
@@ -118,7 +123,9 @@ class Membership:
             before.send(Order(abort=Abort(reason=f"another process has joined as worker {member.worker}")))
             before.hang_up()
             self.remove(before)
-        self._generations[member.worker] += 1
+        if self._held:
+            self._generations[member.worker] += 1
+            member.generation = self._generations[member.worker]
         welcome = Welcome(session=member.session, protocol_version=PROTOCOL_VERSION, generation=member.generation)
         member.send(Order(welcome=welcome))
         self._members[member.worker] = member
@@ -211,8 +218,7 @@ class Membership:
                 )
 
     def _check_against_start(self, member: Member) -> None:
-        first = self._started.get(member.worker)
-        if first is not None and _held(first) != _held(member):
+        if self._held and self._held[member.worker] != _held(member):
             raise RefusedError(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"worker {member.worker} does not hold what it held when the run began "

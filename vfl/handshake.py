@@ -19,6 +19,13 @@ _NOT_YET_VALID, _EXPIRED, _WRONG_NAME, _WRONG_ADDRESS = 9, 10, 62, 64
 """OpenSSL's X509_V_ERR codes."""
 
 
+HUNG_UP = "it hung up"
+
+
+class HungUpError(UserError):
+    """A party that hung up after the handshake: it refused a certificate, or it was just ending."""
+
+
 def meet(address: str, role: Role, own: Identity, timeout: float) -> grpc.ChannelCredentials:
     """Wait until `role` answers and proves itself; TimeoutError when nobody answers, a sentence when it is another."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -88,13 +95,13 @@ def _check_welcome(connection: ssl.SSLSocket, address: str, role: Role, own: Ide
     """Wait for the first bytes: in TLS 1.3 a server that refuses our certificate hangs up only after the handshake."""
     try:
         connection.sendall(_PREFACE)
-        reason = None if connection.recv(1) else "it hung up"
+        reason = None if connection.recv(1) else HUNG_UP
     except ssl.SSLError as error:
         reason = str(error.reason)
     except ConnectionError:
-        reason = "it hung up"
+        reason = HUNG_UP
     if reason:
-        raise UserError(
+        raise (HungUpError if reason == HUNG_UP else UserError)(
             f"{role} at {address} refused {own.certificate_file} ({reason}): does it use the same ca.pem as "
             f"{own.authority_file}, and is its clock right?"
         )
@@ -105,7 +112,10 @@ def _distrust(error: ssl.SSLCertVerificationError, address: str, role: Role, own
     who = f"the certificate of {role} at {address}"
     if error.verify_code in (_WRONG_NAME, _WRONG_ADDRESS):
         option = f"--coordinator-name {host}" if role.worker is None else f"--worker-name {role.worker}={host}"
-        return f"{who} is not made out to {host}: make one with `cafe certs … {option}`, or use a name that it has"
+        return (
+            f"{who} ({role.stem}.pem there) is not made out to {host}: make one with `cafe certs … {option}`, or use "
+            f"a name that it has"
+        )
     if error.verify_code == _EXPIRED:
         return f"{who} has expired: renew {role.stem}.pem there with `cafe certs`"
     if error.verify_code == _NOT_YET_VALID:

@@ -23,6 +23,8 @@ OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # Whoever waits for another to come up, or back, looks often enough to be there in time.
+    ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Uploads are megabytes: large frames and windows, so that neither framing nor window updates cost processor time.
     ("grpc.http2.max_frame_size", 1 << 22),

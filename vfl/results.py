@@ -52,7 +52,7 @@ class Disturbance:
     """Something that went wrong and was mended: in which round, what, for how long, and how many rounds it undid."""
 
     round: int
-    reason: str
+    reasons: tuple[str, ...]
     seconds: float
     redone: int
 

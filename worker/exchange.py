@@ -14,6 +14,7 @@ from protos import worker_pb2_grpc
 from protos.codec import Assembler, CodecError, announce, chunks
 from protos.worker_pb2 import SwapHeader, SwapPart
 from vfl.errors import RunFailedError
+from vfl.handshake import HungUpError
 from vfl.network import reach, sentence
 from vfl.tls import Identity, ImpostorError, Role, check_caller
 
@@ -71,8 +72,13 @@ class Rendezvous:
     def supersede(self, run_id: str) -> None:
         """Wake everybody who waits: the rounds of the run that is open are over, and `run_id` is to come."""
         with self._changed:
-            self._coming = run_id
+            self._coming, self._failure = run_id, None
             self._changed.notify_all()
+
+    def recount(self) -> None:
+        """Begin to count the bytes exchanged anew, for a coordinator that has those before."""
+        with self._changed:
+            self.bytes = 0
 
     def bring(self, header: SwapHeader, output: Tensor, timeout: float) -> list[SwapPart]:
         """Leave a peer's output and wait for the answer: the gradient of it, nothing when the round only evaluates."""
@@ -130,9 +136,12 @@ class Rendezvous:
     def wait_open(self, run_id: str) -> bool:
         """Wait until the label holder itself has been told to start; tell whether it is the caller's run."""
         with self._changed:
-            deadline = time.monotonic() + OPEN_SECONDS
+            began = time.monotonic()
             # The caller may have heard of a new start first; one that asks for an old run waits in vain, but not long.
-            while self.run_id != run_id and (left := deadline - time.monotonic()) > 0 and not self._failure:
+            while self.run_id != run_id and not self._failure:
+                left = began + (RECEIVE_SECONDS if self._coming == run_id else OPEN_SECONDS) - time.monotonic()
+                if left <= 0:
+                    break
                 self._changed.wait(left)
             return self.run_id == run_id
 
@@ -218,9 +227,11 @@ class Peer:
         self._superseded = False
         try:
             self._channel = reach(address, holder, tls, min(REACH_SECONDS, timeout))
+        except HungUpError as error:
+            raise ExchangeError(str(error)) from None
         except TimeoutError:
             raise ExchangeError(
-                f"worker {worker} cannot reach the label holder at {address}: start the label holder with "
+                f"cannot reach the label holder at {address}: start the label holder with "
                 f"--listen and --advertise set to an address that the others can reach, and open that port"
             ) from None
         self._stub = worker_pb2_grpc.ExchangeStub(self._channel)

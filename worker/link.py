@@ -16,8 +16,13 @@ from vfl.network import reach, sentence
 from vfl.observation import Tensors
 from vfl.tls import COORDINATOR, Identity
 
+WELCOME_SECONDS = 60.0
+"""How long a coordinator that was asked to let a worker in may think about it."""
+
 TELL_SECONDS = 5.0
 """How long a worker that is in trouble tries to say so."""
+
+_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAUTHENTICATED)
 
 
 class LinkLostError(RunFailedError):
@@ -47,7 +52,7 @@ class Link:
         self._closed = False
         self.session = ""
         self.generation = 0
-        """How often this worker had joined the run before."""
+        """How often this worker has come back since the start, this time included."""
         self.run_id = ""
         """Of the latest start that has arrived; orders before it are out of date."""
         self._uploader = futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="upload")
@@ -58,13 +63,19 @@ class Link:
     def join(self, request: JoinRequest) -> None:
         """Join the run, or fail with the coordinator's words."""
         stream = self._stub.Join(request)
+        patience = threading.Timer(WELCOME_SECONDS, stream.cancel)  # the stream itself stays open for the whole run
+        patience.start()
         try:
             first = next(stream)
         except grpc.RpcError as error:
+            if error.code() == grpc.StatusCode.CANCELLED:
+                raise LinkLostError(f"{self._address} let worker {self._worker} in and then said nothing") from None
             again = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ALREADY_EXISTS)
             raise (LinkLostError if again else RunFailedError)(
                 f"the coordinator at {self._address} refused worker {self._worker}: {sentence(error)}"
             ) from None
+        finally:
+            patience.cancel()
         self.session, self.generation = first.welcome.session, first.welcome.generation
         threading.Thread(target=self._listen, args=(stream,), daemon=True, name="orders").start()
 
@@ -144,8 +155,10 @@ class Link:
     def trouble(self, run_id: str, reason: str, leaving: bool) -> None:
         """Say that this worker cannot go on, with the round or with the run."""
         told = Trouble(session=self.session, run_id=run_id, reason=reason, leaving=leaving)
+        if self._closed:
+            return
         with contextlib.suppress(grpc.RpcError):  # a coordinator that cannot be told notices by itself
-            self._stub.ReportTrouble(told, timeout=TELL_SECONDS)
+            self._stub.ReportTrouble(told, timeout=TELL_SECONDS, wait_for_ready=True)
 
     def close(self) -> None:
         """Leave the run."""
@@ -182,8 +195,7 @@ class Link:
 
 
 def _failed(error: grpc.RpcError, what: str) -> RunFailedError:
-    lost = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED)
-    return (LinkLostError if lost else RunFailedError)(f"{what}: {sentence(error)}")
+    return (LinkLostError if error.code() in _LOST else RunFailedError)(f"{what}: {sentence(error)}")
 
 
 def _upload_parts(header: UploadHeader, gradients: Tensors) -> Iterator[UploadPart | bytes]:

@@ -21,6 +21,7 @@ from protos.wire import ChunkView
 from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
 from vfl.errors import RunFailedError, UserError, in_words
+from vfl.handshake import HungUpError
 from vfl.models import build_bottom, build_top
 from vfl.network import OPTIONS, PROTOCOL_VERSION, add_health, add_port, resolve_device, statuses
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
@@ -111,10 +112,12 @@ class _Rounds:
         self._top: Top | None = None
         self._peer: Peer | None = None
         self._run_id = ""
+        self._met = False
+        """Whether anything was done together with the other workers yet."""
         self._version = 0
         self._link = self._join(config.federation.join_timeout)
         if self._link.generation:  # another process was this worker before, and what it counted is lost
-            self._defence.forget()
+            self._defence.start_late()
 
     def run(self) -> Finished:
         """Follow the orders to the end, over another connection if one is lost on the way."""
@@ -140,11 +143,11 @@ class _Rounds:
                     raise RunFailedError("the coordinator sent a chunk that belongs to nothing")
                 match order.WhichOneof("order"):
                     case "start":
-                        self._exchanging(self._start, order.start)
+                        self._with_the_others(self._start, order.start)
                     case "parameters":
                         self._take_parameters(order.parameters)
                     case "round":
-                        self._exchanging(self._play, order.round)
+                        self._with_the_others(self._play, order.round)
                     case "end":
                         self._link.flush()
                         return Finished(order.end.rounds, self._defence.report())
@@ -154,25 +157,31 @@ class _Rounds:
             # A peer that vanished is often just the first sign of an abort that is on its way: its reason is better.
             raise (self._link.failure_within(2.0) or error) from None
 
-    def _exchanging(self, follow: Callable[[T], None], order: T) -> None:
-        """Follow an order that takes other workers too; when they fail it, the coordinator is told, and begins anew."""
-        if self._run_id != self._link.run_id and not isinstance(order, Start):
-            return  # out of date: a new start is among the orders
+    def _with_the_others(self, follow: Callable[[T], None], order: T) -> None:
+        """Follow an order that takes other workers too, unless it is out of date, and a new start among the orders.
+
+        When the others fail it the coordinator is told, and begins anew.
+        """
+        run_id = order.run_id if isinstance(order, Start) else self._run_id
+        if not run_id or run_id != self._link.run_id:
+            return
         try:
             follow(order)
+            self._met = True
         except SupersededError:
             return
         except ExchangeError as error:
-            if not self._options.rejoin_timeout:
-                raise
+            if not self._options.rejoin_timeout or not (self._met or self._link.generation):
+                raise  # at the very start it is a wrong address, and no accident
             self._link.trouble(self._run_id, str(error), leaving=False)
+            self._run_id = ""
 
     def _join(self, patience: float, previous_session: str = "") -> Link:
         """Join the run, or join it again."""
         self._request.previous_session = previous_session
         options = self._options
         link = Link(options.coordinator, options.worker, patience, self._timeout, options.tls)
-        link.on_failure, link.on_start = self._rendezvous.fail, self._supersede
+        link.on_failure, link.on_start = self._lost, self._supersede
         try:
             link.join(self._request)
         except BaseException:
@@ -190,15 +199,25 @@ class _Rounds:
         deadline, pause = time.monotonic() + patience, 0.1
         while True:
             try:
-                self._link = self._join(max(1.0, deadline - time.monotonic()), self._link.session)
+                link = self._join(max(1.0, deadline - time.monotonic()), self._link.session)
                 break
-            except LinkLostError:
+            except (LinkLostError, HungUpError):
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(pause)
                 pause = min(2 * pause, 5.0)
+        self._link = link
+        if self._met and not link.generation:
+            raise RunFailedError(f"the coordinator at {self._options.coordinator} has begun another run")
         self._version = 0
+        self._rendezvous.recount()
         self._say("is back")
+
+    def _lost(self, reason: str) -> None:
+        """Hear, while a round may be under way, that the coordinator is gone, or will not take what comes of it."""
+        self._rendezvous.fail(reason)
+        if self._peer:
+            self._peer.supersede()
 
     def _supersede(self, run_id: str) -> None:
         """Hear, while another round may be under way, that all is begun anew."""
@@ -213,6 +232,7 @@ class _Rounds:
         self._run_id = start.run_id
         if self._peer:
             self._peer.close()
+            self._peer = None
         widths = list(start.output_widths)
         if self._worker == start.label_holder:
             if self._top is None:  # else it is a start after a loss, and the parameters are here

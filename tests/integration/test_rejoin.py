@@ -180,6 +180,8 @@ def test_a_label_holder_whose_connection_is_cut_comes_back_by_itself(federation,
         assert len(summary["disturbances"]) == 2
         words = workers[1].communicate(timeout=60)[1]
     assert words.count("worker 1: is back") == 2
+    expected = json.loads((undisturbed / "summary.json").read_text())["bytes"]["peer"]
+    assert summary["bytes"]["peer"] == pytest.approx(expected, rel=0.1)
     assert "worker 1: done after 300 rounds" in words
 
 
@@ -195,8 +197,40 @@ def test_when_the_line_between_two_workers_is_cut_the_round_is_done_again(federa
             federation.reaches(rounds)
             cable.cut()
         summary = assert_as_if_nothing_had_happened(federation, undisturbed)
-    reasons = [one["reason"] for one in summary["disturbances"]]
+    reasons = [reason for one in summary["disturbances"] for reason in one["reasons"]]
     assert any("the exchange with the label holder" in reason for reason in reasons), reasons
+
+
+def test_a_label_holder_that_cannot_be_reached_is_said_to_be_so(config, tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG.replace("round_timeout: 60", "round_timeout: 2"))
+    federation = Federation(path, tmp_path / "out")
+    try:
+        workers = [federation.worker(n, *(("--advertise", "127.0.0.1:9") if n == 1 else ())) for n in range(3)]
+        assert federation.server.wait(60) == 1
+        ended = [line for line in federation.said if line.startswith("cafe: ")]
+        assert re.match(r"cafe: worker [02]: cannot reach the label holder at 127.0.0.1:9: start", ended[0]), ended
+        assert [worker.wait(60) for worker in workers] == [1, 1, 1]
+        assert "Traceback" not in "".join(worker.communicate()[1] for worker in workers)
+    finally:
+        federation.close()
+
+
+def test_when_the_coordinator_does_not_come_back_workers_end_with_a_sentence(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(CONFIG.replace("rejoin_timeout: 60", "rejoin_timeout: 1"))
+    federation = Federation(path, tmp_path / "out")
+    try:
+        workers = [federation.worker(number) for number in range(3)]
+        federation.reaches(20)
+        federation.server.kill()
+        for worker in workers:
+            words = worker.communicate(timeout=60)[1]
+            assert worker.returncode == 1
+            assert f"cafe: nobody answers at {federation.address} after 1 s" in words
+            assert "Traceback" not in words
+    finally:
+        federation.close()
 
 
 @pytest.fixture
@@ -239,6 +273,29 @@ def test_a_second_worker_of_the_same_number_is_refused_while_the_first_is_there(
     finish(patient, workers)
 
 
+def test_where_nobody_is_waited_for_nobody_is_replaced(coordinator, pair):
+    request = join_request(1, previous_session=pair[1].session)
+    assert refused(lambda: next(coordinator.stub.Join(request, timeout=30)))[0] == grpc.StatusCode.ALREADY_EXISTS
+    finish(coordinator, pair)
+
+
+def test_generations_are_counted_from_the_start(patient):
+    early = patient.stub.Join(join_request(1), timeout=60)
+    assert next(early).welcome.generation == 0
+    early.cancel()
+    time.sleep(0.5)
+    first, second = both(patient)
+    assert second.generation == 0
+    for generation in (1, 2):
+        second = RawWorker(patient, 1, previous_session=second.session)
+        assert second.generation == generation
+        assert second.next_round().round == 1
+    while first.run_id != second.run_id:
+        number = first.next_round().round
+    assert number == 1
+    finish(patient, [first, second])
+
+
 @pytest.mark.parametrize("changes", [{"ids_digest": b"other"}, {"samples": 11}, {"test_samples": 1}])
 def test_whoever_comes_back_with_other_data_is_refused(patient, changes):
     first, second = both(patient)
@@ -262,7 +319,7 @@ def test_trouble_with_a_round_begins_it_anew_and_ten_times_end_the_run(patient):
         assert [first.next_round().round for _ in range(2)] == [1, 2]
     told = Trouble(session=first.session, run_id=first.run_id, reason="no luck")
     patient.stub.ReportTrouble(told, timeout=30)
-    assert "round 1 was begun 10 times; worker 0: no luck" in first.next_round().abort.reason
+    assert "round 1 was begun anew 10 times; worker 0: no luck" in first.next_round().abort.reason
     assert patient.end()[0] == 1
     assert second.session
 

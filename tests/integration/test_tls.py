@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from protos import coordinator_pb2_grpc, worker_pb2_grpc
+from protos.coordinator_pb2 import Evaluation, Trouble
 from tests.integration.command_support import cafe, start
 from tests.integration.protocol_support import RawCoordinator, RawWorker, finish, join_request, refused
 from tests.support import assert_same, small_config
@@ -163,7 +164,10 @@ def test_what_is_wrong_before_connecting_gets_one_sentence(config, certs, tmp_pa
 
 def test_a_coordinator_under_another_name_is_not_believed(certs, address):
     elsewhere = address.replace("127.0.0.1", "127.0.0.2")
-    with pytest.raises(UserError, match=r"not made out to 127.0.0.2: make one with .*--coordinator-name 127.0.0.2"):
+    with pytest.raises(
+        UserError,
+        match=r"coordinator.pem there\) is not made out to 127.0.0.2: make one with .*--coordinator-name 127.0.0.2",
+    ):
         reach(elsewhere, COORDINATOR, load_identity(certs, worker_role(1)), 30)
 
 
@@ -190,18 +194,26 @@ def test_a_certificate_fixes_who_may_join(certs, address, role):
     assert words == f"the caller's certificate is that of {role}, it cannot speak for worker 1"
 
 
-def test_a_certificate_fixes_for_whom_one_may_upload(certs, tmp_path):
-    coordinator = RawCoordinator(tmp_path, arguments=["--tls", certs])
+def test_a_certificate_fixes_for_whom_one_may_speak_and_whose_place_one_may_take(certs, tmp_path):
+    coordinator = RawCoordinator(tmp_path, arguments=["--tls", certs], rejoin=30)
     channels = [channel_as(certs, worker_role(m), coordinator.address) for m in (0, 1)]
     try:
         stubs = [coordinator_pb2_grpc.CoordinatorStub(channel) for channel in channels]
         pair = [RawWorker(SimpleNamespace(stub=stub), m) for m, stub in enumerate(stubs)]
         assert [worker.next_round().round for worker in pair] == [1, 1]
         pair[1].stub = stubs[0]  # worker 0 got hold of worker 1's session
-        status, words = refused(lambda: pair[1].upload(1))
-        assert (status, "cannot speak for worker 1" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
-        pair[1].stub = stubs[1]
-        finish(coordinator, pair)
+        stolen = {"session": pair[1].session, "run_id": pair[1].run_id}
+        for call in (
+            lambda: pair[1].upload(1),
+            lambda: stubs[0].ReportEvaluation(Evaluation(**stolen), timeout=30),
+            lambda: stubs[0].ReportTrouble(Trouble(**stolen, leaving=True), timeout=30),
+            lambda: next(stubs[0].Join(join_request(1, previous_session=pair[1].session), timeout=30)),
+        ):
+            status, words = refused(call)
+            assert (status, "cannot speak for worker 1" in words) == (grpc.StatusCode.PERMISSION_DENIED, True)
+        again = RawWorker(SimpleNamespace(stub=stubs[1]), 1)  # its certificate is enough
+        assert [again.next_round().round, pair[0].next_round().round, pair[0].next_round().round] == [1, 2, 1]
+        finish(coordinator, [pair[0], again])
     finally:
         for channel in channels:
             channel.close()

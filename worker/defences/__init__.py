@@ -1,5 +1,6 @@
 """Defences: each turns a worker's gradients into what is uploaded. The coordinator does not know of them."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -137,10 +138,11 @@ class Chain:
         self._shields = [defence.start(plan) for defence in built]
         self._policies = [shield for shield in self._shields if isinstance(shield, RowPolicy)]
         self._counting = [section.name for section, one in zip(sections, built, strict=True) if one.keeps_count]
+        self._seen: dict[int, bytes] = {}
         self._withheld: tuple[int, str] | None = None
 
-    def forget(self) -> None:
-        """Take note that this process is not the first to be this worker in the run."""
+    def start_late(self) -> None:
+        """Take note that another process was this worker before: what was counted there is lost."""
         if self._counting:
             names = " and ".join(self._counting)
             self._withheld = (0, f"it was restarted, and with it went what its {names} had counted")
@@ -158,9 +160,10 @@ class Chain:
 
     def apply(self, gradients: Tensors, number: int, rows: Tensor, x: Tensor, model: nn.Module) -> Tensors:
         """Return what is uploaded, or raise WithheldError for nothing; what was withheld once stays so."""
-        if self._withheld:
+        if self._withheld and number >= self._withheld[0]:
             raise WithheldError(self._withheld[1])
         try:
+            self._compare(number, rows, gradients)
             for place, shield in enumerate(self._shields):
                 random = generator(self._plan.draws, f"defence {place} of worker {self._plan.worker}", number)
                 gradients = shield.apply(gradients, Played(number, rows, x, model, random))
@@ -168,6 +171,16 @@ class Chain:
             self._withheld = (number, str(withheld))
             raise
         return gradients
+
+    def _compare(self, number: int, rows: Tensor, gradients: Tensors) -> None:
+        """See that a round that is done again is the same, where a second look would have to be counted."""
+        if not self._counting:
+            return
+        digest = hashlib.blake2b(rows.cpu().numpy().tobytes(), digest_size=16)
+        for tensor in gradients.values():
+            digest.update(tensor.detach().cpu().contiguous().numpy().data)
+        if self._seen.setdefault(number, digest.digest()) != digest.digest():
+            raise WithheldError(f"round {number} was ordered again with other samples or parameters")
 
     def report(self) -> dict[str, Any]:
         """Return what there is to say at the end, of each defence and of the whole."""

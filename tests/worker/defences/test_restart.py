@@ -1,9 +1,11 @@
 """A worker that comes back in the middle of a run: rounds done again, and counts that went with the process."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from tests.worker.defences.support import PLAN, conv_model, numbers, played, started
+from tests.worker.defences.support import PLAN, conv_model, numbers, played, started, upload
 from vfl.registry import PluginSection
 from worker.defences import Chain, WithheldError
 
@@ -18,7 +20,7 @@ def applied(chain: Chain) -> object:
 def test_a_restarted_worker_whose_defence_keeps_count_uploads_no_more(counting: dict[str, object]) -> None:
     chain = Chain([PluginSection(name="clip"), PluginSection.model_validate(counting)], PLAN)
     applied(chain)
-    chain.forget()
+    chain.start_late()
     with pytest.raises(WithheldError, match=f"it was restarted, and with it went what its {counting['name']} had"):
         applied(chain)
     assert chain.report()["withheld_from"]["round"] == 0
@@ -26,7 +28,7 @@ def test_a_restarted_worker_whose_defence_keeps_count_uploads_no_more(counting: 
 
 def test_other_defences_go_on_after_a_restart() -> None:
     chain = Chain([PluginSection(name="noise")], PLAN)
-    chain.forget()
+    chain.start_late()
     assert applied(chain)
 
 
@@ -41,3 +43,35 @@ def test_a_round_that_is_done_again_counts_once_for_the_breaker() -> None:
                 assert breaker.apply(gradients, played(model, x, number)) is gradients
         reports.append(breaker.report())
     assert reports[0] == reports[1]
+
+
+def test_a_round_ordered_again_with_other_samples_is_withheld_where_looks_are_counted() -> None:
+    model, x = conv_model(), numbers(4, 1, 8, 8)
+    gradients = {f"bottom.{name}": numbers(*tensor.shape) for name, tensor in model.named_parameters()}
+    chain = Chain([PluginSection.model_validate({"name": "dp", "noise_multiplier": 1.0, "batches": "known"})], PLAN)
+    first = chain.apply(gradients, 1, torch.arange(4), x, model)
+    again = chain.apply(gradients, 1, torch.arange(4), x, model)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    with pytest.raises(WithheldError, match="round 1 was ordered again with other samples or parameters"):
+        chain.apply(gradients, 1, torch.arange(4) + 1, x, model)
+
+
+def test_a_round_withheld_ahead_leaves_the_one_before_it_as_it_was() -> None:
+    model, x = conv_model(), numbers(4, 1, 8, 8)
+    gradients = {f"bottom.{name}": numbers(*tensor.shape) for name, tensor in model.named_parameters()}
+    dp = {"name": "dp", "noise_multiplier": 1.0, "batches": "known"}
+    chain = Chain([PluginSection.model_validate(dp)], replace(PLAN, rounds=1, samples=4))
+    chain.apply(gradients, 1, torch.arange(4), x, model)
+    for _ in range(2):
+        with pytest.raises(WithheldError, match="this is one more"):
+            chain.apply(gradients, 2, torch.arange(4), x, model)
+    assert chain.apply(gradients, 1, torch.arange(4), x, model)
+
+
+def test_fake_gradients_that_are_redrawn_are_the_same_when_a_round_is_done_again() -> None:
+    rounds = [{"top.w": numbers(40, seed=seed)} for seed in (1, 2)]
+    shield = started("fake_gradients", nu=1, tau=2.0)
+    first = [upload(shield, gradients, number=at) for at, gradients in enumerate(rounds, start=1)]
+    assert shield.report()["redraws"] > 0
+    again = [upload(shield, gradients, number=at) for at, gradients in enumerate(rounds, start=1)]
+    assert all(torch.equal(a["top.w"], b["top.w"]) for a, b in zip(first, again, strict=True))
