@@ -116,13 +116,14 @@ def test_what_spans_packets_is_put_together():
         assemble(last, {last: b"ab", 2: b"ef"})
 
 
-def test_by_name_over_tls_the_numbers_are_those_of_a_run_and_the_wire_shows_nothing(
+def test_over_tls_and_ipv6_the_numbers_are_those_of_a_run_and_the_wire_shows_nothing(
     hosts, capture, config, certs, on_one_machine, tmp_path
 ):
-    addresses = (f"coordinator.cafe.test:{PORT}", f"worker-0.cafe.test:{PEER_PORT}", "0.0.0.0")
+    addresses = (f"[{hosts.ipv6['coordinator']}]:{PORT}", f"[{hosts.ipv6['worker-0']}]:{PEER_PORT}", "[::]")
     by_hand(hosts, capture, config, tmp_path / "out", addresses, lambda stem: ["--tls", certs[stem]])
     assert_same_run(tmp_path / "out", on_one_machine)
     streams = capture.streams()
+    assert {flow[0] for flow in streams} == set(hosts.ipv6.values())
     for port in (PORT, PEER_PORT):
         assert total(streams, port) > 100_000
     for stream in streams.values():
@@ -132,9 +133,11 @@ def test_by_name_over_tls_the_numbers_are_those_of_a_run_and_the_wire_shows_noth
         assert found(streams, marker) == [], name
 
 
-def test_in_plain_text_whoever_holds_the_switch_reads_everything(hosts, capture, config, on_one_machine, tmp_path):
+def test_in_plain_text_by_name_whoever_holds_the_switch_reads_everything(
+    hosts, capture, config, on_one_machine, tmp_path
+):
     ipv4 = hosts.ipv4
-    addresses = (f"{ipv4['coordinator']}:{PORT}", f"{ipv4['worker-0']}:{PEER_PORT}", "0.0.0.0")
+    addresses = (f"coordinator.cafe.test:{PORT}", f"worker-0.cafe.test:{PEER_PORT}", "0.0.0.0")
     by_hand(hosts, capture, config, tmp_path / "out", addresses, lambda _: ["--insecure"])
     assert_same_run(tmp_path / "out", on_one_machine)
     streams, marked = capture.streams(), markers(config, tmp_path / "out")
@@ -142,13 +145,6 @@ def test_in_plain_text_whoever_holds_the_switch_reads_everything(hosts, capture,
     assert ends["ids"] == {(ipv4[f"worker-{m}"], ipv4["coordinator"]) for m in range(4)}
     assert ends["weights"] == {(ipv4["coordinator"], ipv4["worker-1"])}
     assert ends["output"] == {(ipv4["worker-1"], ipv4["worker-0"])}
-
-
-def test_over_ipv6_the_numbers_are_those_of_a_run(hosts, capture, config, certs, on_one_machine, tmp_path):
-    addresses = (f"[{hosts.ipv6['coordinator']}]:{PORT}", f"[{hosts.ipv6['worker-0']}]:{PEER_PORT}", "[::]")
-    by_hand(hosts, capture, config, tmp_path / "out", addresses, lambda stem: ["--tls", certs[stem]])
-    assert_same_run(tmp_path / "out", on_one_machine)
-    assert {flow[0] for flow in capture.streams()} == set(hosts.ipv6.values())
 
 
 @pytest.mark.parametrize("host", ["192.0.2.99", "[2001:db8::99]"])

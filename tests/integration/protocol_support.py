@@ -19,6 +19,9 @@ federation: {{workers: 2, batch_size: 4, rounds: 3, join_timeout: 30, round_time
 model: {{name: mlp, hidden: [{hidden}], output: 2}}
 """
 
+PATIENT = ("--set", "federation.join_timeout=280", "--set", "federation.round_timeout=280")
+"""For a coordinator that many tests share."""
+
 
 class RawCoordinator:
     """A real `cafe serve` process and a raw client."""

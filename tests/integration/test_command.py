@@ -93,7 +93,7 @@ def test_a_worker_with_another_model_says_so(config, tmp_path):
     for process in (serve, worker):
         _, words = process.communicate(timeout=150)
         assert process.returncode == 1
-        assert "worker 1 left" in words
+        assert "worker 1: the coordinator's 1.weight has shape (16, 32)" in words
 
 
 def by_hand(config, folder, order, tag):
@@ -107,11 +107,11 @@ def by_hand(config, folder, order, tag):
     for worker in order:
         workers.append(start("work", config, "--id", worker, "--coordinator", address, "--threads", 1, tag=tag))
         time.sleep(0.3)
-    words, _ = serve.communicate(timeout=120)
-    assert serve.returncode == 0
+    words, errors = serve.communicate(timeout=120)
+    assert serve.returncode == 0, errors
     for process in workers:
-        process.communicate(timeout=150)
-        assert process.returncode == 0
+        _, errors = process.communicate(timeout=150)
+        assert process.returncode == 0, errors
     return words, list(Transcript(folder / "transcript"))
 
 

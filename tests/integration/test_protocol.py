@@ -10,7 +10,15 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from protos.coordinator_pb2 import Evaluation, Slice
-from tests.integration.protocol_support import RawWorker, finish, join_request, refused
+from tests.integration.protocol_support import PATIENT, RawCoordinator, RawWorker, finish, join_request, refused
+
+
+@pytest.fixture(scope="module")
+def gathering(tmp_path_factory):
+    """A coordinator that one of two workers has joined."""
+    coordinator = RawCoordinator(tmp_path_factory.mktemp("gathering"), arguments=PATIENT)
+    yield coordinator, RawWorker(coordinator, 0)
+    coordinator.close()
 
 
 @pytest.mark.parametrize(
@@ -42,11 +50,15 @@ from tests.integration.protocol_support import RawWorker, finish, join_request, 
         ({"samples": 10**13}, "INVALID_ARGUMENT", "expected 1 to 100000000"),
     ],
 )
-def test_a_worker_that_does_not_fit_is_refused_and_the_right_one_still_gets_in(coordinator, changes, code, words):
-    first = RawWorker(coordinator, 0)
+def test_a_worker_that_does_not_fit_is_refused(gathering, changes, code, words):
+    coordinator, _ = gathering
     status, details = refused(lambda: next(coordinator.stub.Join(join_request(1, **changes), timeout=30)))
     assert status == grpc.StatusCode[code]
     assert re.search(words, details)
+
+
+def test_after_all_those_the_right_one_still_gets_in(gathering):
+    coordinator, first = gathering
     second = RawWorker(coordinator, 1)
     assert [worker.next_round().round for worker in (first, second)] == [1, 1]
     finish(coordinator, [first, second])

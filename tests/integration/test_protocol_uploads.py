@@ -10,7 +10,17 @@ import torch
 from protos.codec import chunks
 from protos.coordinator_pb2 import UploadPart
 from protos.tensors_pb2 import Chunk
-from tests.integration.protocol_support import RawCoordinator, RawWorker, finish, refused
+from tests.integration.protocol_support import PATIENT, RawCoordinator, RawWorker, finish, refused
+
+
+@pytest.fixture(scope="module")
+def playing(tmp_path_factory):
+    """A coordinator and its two workers in the first round."""
+    coordinator = RawCoordinator(tmp_path_factory.mktemp("playing"), arguments=PATIENT)
+    workers = [RawWorker(coordinator, 0), RawWorker(coordinator, 1)]
+    assert [worker.next_round().round for worker in workers] == [1, 1]
+    yield coordinator, workers
+    coordinator.close()
 
 
 @pytest.mark.parametrize(
@@ -23,11 +33,11 @@ from tests.integration.protocol_support import RawCoordinator, RawWorker, finish
         ({"loss": 3.0}, "INVALID_ARGUMENT", "the loss comes from the label holder"),
     ],
 )
-def test_an_upload_with_a_bad_header_is_refused_and_the_round_goes_on(coordinator, pair, change, code, words):
+def test_an_upload_with_a_bad_header_is_refused(playing, change, code, words):
+    _, pair = playing
     status, details = refused(lambda: pair[1].upload(1, **change))
     assert status == grpc.StatusCode[code]
     assert words in details
-    finish(coordinator, pair)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +58,13 @@ def test_an_upload_with_a_bad_header_is_refused_and_the_round_goes_on(coordinato
     ],
     ids=["missing", "unknown", "shape", "dtype", "nan", "infinity"],
 )
-def test_bad_tensors_are_refused_and_the_round_goes_on(coordinator, pair, change, words):
+def test_bad_tensors_are_refused(playing, change, words):
+    _, pair = playing
     gradients = {name: torch.zeros_like(p) for name, p in pair[1].parameters.items()}
     change(gradients)
     status, details = refused(lambda: pair[1].upload(1, gradients))
     assert status == grpc.StatusCode.INVALID_ARGUMENT
     assert words in details
-    finish(coordinator, pair)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +83,8 @@ def test_bad_tensors_are_refused_and_the_round_goes_on(coordinator, pair, change
     ],
     ids=["no chunks", "truncated", "repeated", "too long", "two headers", "no header", "empty"],
 )
-def test_a_broken_chunk_stream_is_refused_and_the_round_goes_on(coordinator, pair, spoil, words):
+def test_a_broken_chunk_stream_is_refused(playing, spoil, words):
+    coordinator, pair = playing
     worker = pair[1]
     gradients = {name: torch.zeros_like(p) for name, p in worker.parameters.items()}
     header = worker.header(1, gradients)
@@ -81,7 +92,10 @@ def test_a_broken_chunk_stream_is_refused_and_the_round_goes_on(coordinator, pai
     status, details = refused(lambda: coordinator.stub.Upload(iter(spoil(parts)), timeout=30))
     assert status == grpc.StatusCode.INVALID_ARGUMENT
     assert words in details
-    finish(coordinator, pair)
+
+
+def test_after_all_those_the_round_goes_on(playing):
+    finish(*playing)
 
 
 def test_a_client_that_breaks_off_in_the_middle_of_an_upload_hurts_nobody(coordinator, pair):
