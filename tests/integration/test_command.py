@@ -107,11 +107,8 @@ def by_hand(config, folder, order, tag):
     for worker in order:
         workers.append(start("work", config, "--id", worker, "--coordinator", address, "--threads", 1, tag=tag))
         time.sleep(0.3)
-    words, errors = serve.communicate(timeout=120)
-    assert serve.returncode == 0, errors
-    for process in workers:
-        _, errors = process.communicate(timeout=150)
-        assert process.returncode == 0, errors
+    (words, errors), *others = [process.communicate(timeout=150) for process in (serve, *workers)]
+    assert [process.returncode for process in (serve, *workers)] == [0] * (1 + len(workers)), (errors, others)
     return words, list(Transcript(folder / "transcript"))
 
 
