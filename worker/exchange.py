@@ -28,7 +28,7 @@ OPEN_SECONDS = 10.0
 """How long a peer waits for a label holder that has not been told to start yet."""
 
 REACH_SECONDS = 20.0
-"""How long a worker tries to reach the label holder before it says so."""
+"""How long a worker tries to reach the label holder before it says so; less where rounds may take less."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Peer:
         self._call: grpc.Call | None = None
         self._superseded = False
         try:
-            self._channel = reach(address, holder, tls, min(REACH_SECONDS, timeout))
+            self._channel = reach(address, holder, tls, min(REACH_SECONDS, timeout / 2))
         except HungUpError as error:
             raise ExchangeError(str(error)) from None
         except TimeoutError:

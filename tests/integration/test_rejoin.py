@@ -203,7 +203,7 @@ def test_when_the_line_between_two_workers_is_cut_the_round_is_done_again(federa
 
 def test_a_label_holder_that_cannot_be_reached_is_said_to_be_so(config, tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text(CONFIG.replace("round_timeout: 60", "round_timeout: 2"))
+    path.write_text(CONFIG.replace("round_timeout: 60", "round_timeout: 8"))
     federation = Federation(path, tmp_path / "out")
     try:
         workers = [federation.worker(n, *(("--advertise", "127.0.0.1:9") if n == 1 else ())) for n in range(3)]

@@ -12,6 +12,7 @@ from protos import worker_pb2_grpc
 from tests.support import small_config
 from vfl.errors import RunFailedError
 from vfl.tls import worker_role
+from worker import exchange
 from worker.exchange import Peer, Rendezvous, swap_parts
 from worker.main import WorkerOptions, _start_server
 
@@ -51,7 +52,8 @@ def test_peers_bring_outputs_and_get_their_own_gradients_back(label_holder):
         ("run", 1, {"output": torch.zeros(5, 3, dtype=torch.int64)}, r"of shape \(batch, 3\)"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_a_sentence(label_holder, run_id, worker, tensors, words):
+def test_what_does_not_fit_is_refused_with_a_sentence(label_holder, run_id, worker, tensors, words, monkeypatch):
+    monkeypatch.setattr(exchange, "OPEN_SECONDS", 0.2)
     _, address = label_holder
     with grpc.insecure_channel(address) as channel:
         answers = worker_pb2_grpc.ExchangeStub(channel).Swap(swap_parts(run_id, worker, 1, tensors), timeout=30)
