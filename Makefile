@@ -13,9 +13,9 @@ compose: export CAFE_USER ?= $(shell [ $$(id -u) = 0 ] && echo 1000:1000 || echo
 compose:
 	docker compose up --build --exit-code-from server; code=$$?; docker compose down --volumes; exit $$code
 
-# Two files at a time; the containers have a line of their own in .ci/run
+# Three files at a time, as most of them start processes and wait; the containers have a line of their own in .ci/run
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/deploy/test_compose.py
+	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/deploy/test_compose.py
 
 lint: setup
 	$(BIN)/ruff check .
