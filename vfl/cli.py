@@ -17,8 +17,10 @@ from vfl.stop import interrupt, stopped
 if TYPE_CHECKING:
     from vfl.registry import Registry
 
-# gRPC's core logs what our errors say in a sentence; it reads this when it is first imported, below.
+# gRPC's core logs what our errors say in a sentence, and nothing here forks after it is initialised; it reads both
+# when it is first imported, below.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # torch takes more than a second to import, so each command imports what it needs when it runs.
 

@@ -1,7 +1,6 @@
 """The `cafe` command in processes of its own, each marked with a tag so that what is left of them can be found."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -44,14 +43,7 @@ def start(*arguments, tag: str, **options) -> subprocess.Popen:
     environment = {**ENVIRONMENT, "CAFE_TEST_TAG": tag}
     command = [*CAFE, *map(str, arguments)]
     pipe = subprocess.PIPE
-    # Tests run in a shell's background begin with Ctrl-C ignored, and would pass that on.
-    return subprocess.Popen(
-        command, stdout=pipe, stderr=pipe, text=True, env=environment, preexec_fn=_heed_ctrl_c, **options
-    )
-
-
-def _heed_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, **options)
 
 
 def wait_for(condition, seconds=150):
