@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo compose test lint format setup stubs clean
+.PHONY: demo compose test test-slow lint format setup stubs clean
 
 demo: setup
 	$(BIN)/cafe run configs/demo.yaml --out runs/demo
@@ -13,9 +13,13 @@ compose: export CAFE_USER ?= $(shell [ $$(id -u) = 0 ] && echo 1000:1000 || echo
 compose:
 	docker compose up --build --exit-code-from server; code=$$?; docker compose down --volumes; exit $$code
 
-# Three files at a time, as most of them start processes and wait; the containers have a line of their own in .ci/run
+# Two files at a time; the containers have a line of their own in .ci/run
 test: setup
-	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore tests/deploy/test_compose.py
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' --ignore tests/deploy/test_compose.py
+
+# More of the same kind, which would take CI beyond its time
+test-slow: setup
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow --ignore tests/deploy/test_compose.py
 
 lint: setup
 	$(BIN)/ruff check .

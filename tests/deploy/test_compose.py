@@ -155,6 +155,7 @@ def test_bad_input_ends_all_with_the_servers_exit_code(config, tmp_path, environ
         assert composed.left() == []
 
 
+@pytest.mark.slow
 def test_when_the_server_is_killed_the_others_end_by_themselves(config, tmp_path):
     with Composed("killed", config, tmp_path / "results", **CHOSEN) as composed:
         composed.compose("up", "--detach", "server", "worker-1")

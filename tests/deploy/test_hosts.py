@@ -158,6 +158,7 @@ def test_a_worker_whose_coordinator_does_not_answer_says_where(hosts, config, ce
     )
 
 
+@pytest.mark.slow
 def test_the_doctors_of_all_hosts_find_nothing_wrong(hosts, config, certs, tmp_path):
     coordinator = ["--listen", f"0.0.0.0:{PORT}", "--tls", certs["coordinator"], "--out", tmp_path]
     processes = [hosts.cafe("coordinator", "doctor", config, "--wait", *coordinator)]

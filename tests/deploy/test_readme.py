@@ -63,6 +63,7 @@ def test_the_demo_in_small(tmp_path):
     assert len(list(tmp_path.glob("photograph_*.png"))) == 2
 
 
+@pytest.mark.slow
 def test_an_attack_on_a_transcript(tmp_path):
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     (block,) = sections()["What you get"]

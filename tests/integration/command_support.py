@@ -39,8 +39,8 @@ def nothing_left(tag: str, seconds: float = 60) -> bool:
     return False
 
 
-def start(*arguments, tag: str, **options) -> subprocess.Popen:
-    environment = {**ENVIRONMENT, "CAFE_TEST_TAG": tag}
+def start(*arguments, tag: str, environment=None, **options) -> subprocess.Popen:
+    environment = {**ENVIRONMENT, "CAFE_TEST_TAG": tag, **(environment or {})}
     command = [*CAFE, *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, **options)
@@ -53,10 +53,10 @@ def wait_for(condition, seconds=150):
         time.sleep(0.05)
 
 
-def long_run(config, out, tag):
+def long_run(config, out, tag, **options):
     """A run that goes on for long, once its first round is on disk."""
     process = start(
-        "run", config, "--out", out, "--set", "federation.epochs=100000", "--set", "transcript=true", tag=tag
+        "run", config, "--out", out, "--set", "federation.epochs=100000", "--set", "transcript=true", tag=tag, **options
     )
     wait_for(lambda: (out / "transcript" / "round-0000003.safetensors").exists())
     return process

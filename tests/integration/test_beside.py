@@ -57,6 +57,7 @@ def test_an_attack_beside_the_training_finds_what_it_finds_offline(config, tmp_p
         np.testing.assert_array_equal(live[name], offline[name])
 
 
+@pytest.mark.slow
 def test_a_slow_attack_gets_all_rounds_and_the_summary_says_how_far_it_fell_behind(config, tmp_path):
     out = tmp_path / "out"
     done = cafe(*run_slow(config, out, seconds=0.3), cwd=PROJECT)
@@ -69,6 +70,7 @@ def test_a_slow_attack_gets_all_rounds_and_the_summary_says_how_far_it_fell_behi
 
 
 @pytest.mark.parametrize("where", ["observe", "recover"])
+@pytest.mark.slow
 def test_what_an_attack_has_to_say_ends_the_run_with_its_sentence(config, tmp_path, where):
     out = tmp_path / "out"
     done = cafe(*run_slow(config, out, fails=where), cwd=PROJECT)
@@ -78,6 +80,7 @@ def test_what_an_attack_has_to_say_ends_the_run_with_its_sentence(config, tmp_pa
     assert json.loads((out / "summary.json").read_text())["ended"] == f"attack slow: it was told to fail in {where}"
 
 
+@pytest.mark.slow
 def test_when_the_attack_is_killed_the_run_ends_with_a_sentence(config, tmp_path):
     process, pids, attack = long_run(config, tmp_path, tag := f"attack-killed-{os.getpid()}")
     os.kill(attack, signal.SIGKILL)
@@ -88,6 +91,7 @@ def test_when_the_attack_is_killed_the_run_ends_with_a_sentence(config, tmp_path
     assert_nothing_left(tag, pids, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_no_round_behind(config, tmp_path):
     process, pids, _ = long_run(config, tmp_path, tag := f"beside-stopped-{os.getpid()}")
     process.send_signal(signal.SIGINT)
@@ -97,6 +101,7 @@ def test_ctrl_c_leaves_no_round_behind(config, tmp_path):
     assert_nothing_left(tag, pids, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_attack_clears_up_after_a_coordinator_that_was_killed(config, tmp_path):
     process, pids, _ = long_run(config, tmp_path, tag := f"beside-orphan-{os.getpid()}")
     coordinator = int(left(pids)[0].name.split("-")[2])

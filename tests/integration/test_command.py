@@ -47,6 +47,7 @@ def test_run_scores_the_attack_and_writes_the_folder(config, tmp_path):
     assert offline["attack"]["psnr_min"] == summary["attack"]["psnr_min"]
 
 
+@pytest.mark.slow
 def test_a_folder_used_again_holds_the_new_run_only(config, tmp_path):
     out = tmp_path / "out"
     assert cafe("run", config, "--out", out, "--set", "transcript=true").returncode == 0
@@ -65,6 +66,7 @@ def test_a_coordinator_that_cannot_start_leaves_the_folder_alone(config, tmp_pat
     assert (tmp_path / "summary.json").read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_slices_cut_beforehand_will_do(config, tmp_path):
     config.write_text(config.read_text().replace("workers: 4", "workers: 2"))
     made = cafe("slice", config, "--out", tmp_path / "slices").stdout.split()
@@ -121,6 +123,7 @@ def test_by_hand_in_any_order_gives_the_same_numbers(config, tmp_path):
     assert_same(found, list(Transcript(tmp_path / "b" / "transcript")))
 
 
+@pytest.mark.slow
 def test_a_worker_with_other_samples_is_told_so_and_the_right_one_may_follow(config, tmp_path):
     tag = f"digest-{os.getpid()}"
     changes = ["--set", "federation.workers=2", "--set", "attack.name=none"]

@@ -34,12 +34,14 @@ def test_workers_with_different_defences_work_together_and_only_theirs_differ(tm
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_defended_federation_is_reproducible(tmp_path):
     config = small_config(defence=[NOISY, {"name": "quantize", "bits": 4}], training={"lr": 0.1})
     assert_same(*(run_in_processes(config, tmp_path / name) for name in ("a", "b")))
 
 
 @pytest.mark.parametrize("policy", ["permuted", "one_shot", "poisson"])
+@pytest.mark.slow
 def test_training_stays_right_when_workers_choose_the_rows(policy, tmp_path):
     config = small_config(
         data={"name": "digits", "samples": 400, "test_samples": 297},

@@ -50,6 +50,7 @@ def test_photographs_come_back_from_three_epochs_live_and_offline(config, tmp_pa
     assert again["psnr_mean"] == pytest.approx(attack["psnr_mean"])
 
 
+@pytest.mark.slow
 def test_a_single_gradient_is_enough_for_a_small_batch(config, tmp_path):
     changes = ["--set", "federation.epochs=1", "--set", "attack.epochs=1", "--set", "data.samples=8"]
     done = cafe("run", config, "--out", tmp_path / "out", *changes)

@@ -43,6 +43,7 @@ def test_uploaded_gradients_are_those_of_one_process(config, tmp_path):
     assert len(summary["train"]["losses"]) == config.federation.rounds
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers_twice(tmp_path):
     config = small_config(training={"lr": 0.1})
     first, second = (run_in_processes(config, tmp_path / name) for name in ("a", "b"))
@@ -96,6 +97,7 @@ class WithDropout(SplitModel):
 """
 
 
+@pytest.mark.slow
 def test_a_model_that_draws_at_random_is_reproducible_too(tmp_path, monkeypatch):
     (tmp_path / "dropout_model.py").write_text(DROPOUT)
     monkeypatch.chdir(tmp_path)

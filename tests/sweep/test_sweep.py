@@ -34,6 +34,9 @@ ENDLESS = {"federation.rounds": 1000000, "transcript": True}
 TABLES = ("results.csv", "results.json", "table.md", "heatmap.png")
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
     """A sweep of three cells, one of which fails."""
