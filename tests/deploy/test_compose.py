@@ -259,7 +259,7 @@ def test_killed_workers_that_are_started_again_change_no_number(gathering, long_
         docker("kill", gathering.container(worker))
         docker("start", gathering.container(worker))
     assert docker("wait", gathering.container("server")).stdout == "0\n", gathering.compose("logs").stdout
-    reasons = [one["reason"] for one in gathering.summary()["disturbances"]]
-    assert len(reasons) >= 2, reasons
+    disturbances = gathering.summary()["disturbances"]
+    assert len(disturbances) >= 2, disturbances
     wait_for(lambda: not gathering.running())
     assert_the_numbers_of_a_run(gathering.results, long_config, [], tmp_path)
