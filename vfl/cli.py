@@ -138,8 +138,8 @@ def work(
     identity = identity_for(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
     from vfl.show import defence_lines
     from vfl.slices import WorkerData, load_data, slice_for
-    from worker.main import WorkerOptions
     from worker.main import work as take_part
+    from worker.rounds import WorkerOptions
 
     held = WorkerData.load(data) if data else slice_for(load_data(config), config, worker)
     patience = config.federation.patience(REJOIN_SECONDS)

@@ -14,7 +14,8 @@ RETRY_SECONDS = 0.2
 ANSWER_SECONDS = 10.0
 """How long a party that accepted a connection may take to say something."""
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""What a client of HTTP/2 says first."""
 _NOT_YET_VALID, _EXPIRED, _WRONG_NAME, _WRONG_ADDRESS = 9, 10, 62, 64
 """OpenSSL's X509_V_ERR codes."""
 
@@ -94,7 +95,7 @@ def _connect(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
 def _check_welcome(connection: ssl.SSLSocket, address: str, role: Role, own: Identity) -> None:
     """Wait for the first bytes: in TLS 1.3 a server that refuses our certificate hangs up only after the handshake."""
     try:
-        connection.sendall(_PREFACE)
+        connection.sendall(PREFACE)
         reason = None if connection.recv(1) else HUNG_UP
     except ssl.SSLError as error:
         reason = str(error.reason)

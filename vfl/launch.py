@@ -36,7 +36,8 @@ from vfl.results import load_summary, save_summary
 from vfl.slices import WorkerData, write_slices
 from vfl.stop import honour
 from worker.defences import Chain
-from worker.main import Finished, WorkerOptions, defence_plan, work
+from worker.main import defence_plan, work
+from worker.rounds import Finished, WorkerOptions
 
 GRACE_SECONDS = 15.0
 JOINED = "all workers have joined"

@@ -24,7 +24,8 @@ from vfl.network import reach
 from vfl.tls import COORDINATOR, Identity, load_identity, worker_role
 from vfl.transcript import Transcript
 from worker.exchange import Peer, Rendezvous, swap_parts
-from worker.main import WorkerOptions, _start_server
+from worker.main import _start_server
+from worker.rounds import WorkerOptions
 
 SMALL = ["--set", "federation={workers: 2, batch_size: 20, rounds: 3}", "--set", "attack.name=none"]
 SMALL += ["--set", "transcript=true"]

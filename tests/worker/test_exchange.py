@@ -14,7 +14,8 @@ from vfl.errors import RunFailedError
 from vfl.tls import worker_role
 from worker import exchange
 from worker.exchange import Peer, Rendezvous, swap_parts
-from worker.main import WorkerOptions, _start_server
+from worker.main import _start_server
+from worker.rounds import WorkerOptions
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from vfl.doctor.findings import Sheet
 from vfl.errors import CafeError
-from vfl.handshake import ANSWER_SECONDS, RETRY_SECONDS
+from vfl.handshake import ANSWER_SECONDS, PREFACE, RETRY_SECONDS
 from vfl.network import reach, sentence
 from vfl.tls import Identity, Role, is_loopback
 
@@ -24,7 +24,6 @@ HANDSHAKE_SECONDS = 10.0
 CALL_SECONDS = 30.0
 """How long a party that accepts connections may take to prove itself, and to answer a call."""
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 _SETTINGS = 4
 """The type of the frame with which HTTP/2 answers a preface, the fourth byte of what comes."""
 
@@ -150,7 +149,7 @@ def _answers_plain_text(address: str) -> bool:
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS) as connection:
-            connection.sendall(_PREFACE)
+            connection.sendall(PREFACE)
             answer = b""
             while len(answer) < 4 and (more := connection.recv(4 - len(answer))):
                 answer += more

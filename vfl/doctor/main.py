@@ -13,7 +13,8 @@ from vfl.models import models
 from vfl.network import resolve_device
 from vfl.tls import Identity, identity_for, is_loopback
 from worker.defences import Chain
-from worker.main import EVERYWHERE, WorkerOptions, defence_plan, join_request
+from worker.main import EVERYWHERE, defence_plan, join_request
+from worker.rounds import WorkerOptions
 
 
 def examine_setup(setup: Setup) -> list[Sheet]:
