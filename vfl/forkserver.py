@@ -1,12 +1,19 @@
 """The process that all roles of `cafe run` are forked from: it imports torch and gRPC once, and initialises neither."""
 
 import multiprocessing
+import os
 import signal
+import tempfile
 import threading
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 
+from vfl.errors import UserError
+
 PRELOAD = ["vfl.launch", "vfl.cli"]
+
+LONGEST_FOLDER = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
+"""What a Unix socket's path leaves for the folder of temporary files, in bytes."""
 
 
 def context() -> ForkServerContext:
@@ -18,6 +25,9 @@ def context() -> ForkServerContext:
 
 def warm_up() -> None:
     """Start the fork server now, so that it imports while this process does something else."""
+    folder = tempfile.gettempdir()
+    if len(os.fsencode(folder)) > LONGEST_FOLDER:
+        raise UserError(f"TMPDIR {folder}: is too long for sockets in it; set one of {LONGEST_FOLDER} bytes or fewer")
     context()
     if threading.current_thread() is not threading.main_thread():
         forkserver.ensure_running()

@@ -58,5 +58,7 @@ def long_run(config, out, tag, **options):
     process = start(
         "run", config, "--out", out, "--set", "federation.epochs=100000", "--set", "transcript=true", tag=tag, **options
     )
-    wait_for(lambda: (out / "transcript" / "round-0000003.safetensors").exists())
+    third = out / "transcript" / "round-0000003.safetensors"
+    wait_for(lambda: third.exists() or process.poll() is not None)
+    assert third.exists(), process.communicate()[1]
     return process

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from multiprocessing import forkserver
 from pathlib import Path
@@ -158,10 +159,25 @@ def test_ctrl_c_while_everything_starts_ends_quietly(config, tmp_path, after):
     assert nothing_left(tag)
 
 
-def test_sigterm_cleans_up_as_ctrl_c_does(config, tmp_path):
+@pytest.fixture
+def temporary():
+    """A folder for temporary files with a path that is short enough for sockets, which tmp_path's may not be."""
+    with tempfile.TemporaryDirectory(prefix="cafe-test-") as folder:
+        yield Path(folder)
+
+
+def test_a_folder_of_temporary_files_with_too_long_a_path_is_named(config, tmp_path):
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    process = start("run", config, "--out", tmp_path / "out", tag="long", environment={"TMPDIR": str(folder)})
+    _, words = process.communicate(timeout=150)
+    assert process.returncode == 2
+    assert words.startswith("cafe: TMPDIR") or "\ncafe: TMPDIR" in words
+    assert "Traceback" not in words
+
+
+def test_sigterm_cleans_up_as_ctrl_c_does(config, tmp_path, temporary):
     out = tmp_path / "out"
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
     process = long_run(config, out, tag := f"term-{os.getpid()}", environment={"TMPDIR": str(temporary)})
     assert list(temporary.glob("cafe-slices-*"))
     process.terminate()
