@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo compose test test-slow lint format setup stubs clean
+.PHONY: demo compose test test-slow lint audit format setup stubs clean
 
 demo: setup
 	$(BIN)/cafe run configs/demo.yaml --out runs/demo
@@ -26,6 +26,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Our code, and the pinned packages against the public list of known faults (which needs a network)
+audit: setup
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive protos vfl server worker attacker bench sweep report ui
+	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 format: setup
 	$(BIN)/ruff check --fix .

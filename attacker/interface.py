@@ -1,16 +1,28 @@
 """What an attack is: it observes rounds, then recovers; it never sees more than `Observation` and `Setting`."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+from vfl.errors import RunFailedError
 from vfl.observation import Observation, Setting
 from vfl.recovery import Recovery
-from vfl.registry import Plugin, Registry
+from vfl.registry import Plugin, PluginSection, Registry
 
-__all__ = ["Attack", "AttackPlugin", "Observation", "Progress", "Recovery", "Setting", "attacks", "silent"]
+__all__ = [
+    "Attack", "AttackPlugin", "Observation", "Progress", "Recovery", "Setting",
+    "attacks", "share", "silent", "start_attack",
+]  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
 """Called as progress("step III", done, total); may raise to interrupt the attack."""
+
+
+def share(progress: Progress, make: Callable[[], Recovery]) -> None:
+    """Offer an unfinished estimate; `make` is called only if whoever gave the progress wants to see one now."""
+    estimate = getattr(progress, "estimate", None)
+    if estimate is not None:
+        estimate(make)
 
 
 class Attack(Protocol):
@@ -46,6 +58,35 @@ attacks: Registry[AttackPlugin] = Registry(
         "attacker.matching.rivals",
     ],
 )
+
+
+def start_attack(section: PluginSection, setting: Setting) -> Attack:
+    """Start the attack that a config names; what goes wrong inside a plug-in of somebody else bears its name."""
+    plugin = attacks.build(section)
+    with attacks.guard(section.name, plugin, "start"):
+        return _Named(section.name, plugin, plugin.start(setting))
+
+
+@dataclass(frozen=True)
+class _Named:
+    """An attack that says whose error it is."""
+
+    name: str
+    plugin: AttackPlugin
+    attack: Attack
+
+    def observe(self, observation: Observation) -> None:
+        """Take in one round as it comes."""
+        with attacks.guard(self.name, self.plugin, "observe"):
+            self.attack.observe(observation)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Return the best estimate from the rounds so far."""
+        with attacks.guard(self.name, self.plugin, "recover"):
+            recovery = self.attack.recover(progress)
+        if not isinstance(recovery, Recovery):
+            raise RunFailedError(f"the attack {self.name} returned {type(recovery).__name__}, not a Recovery")
+        return recovery
 
 
 def silent(step: str, done: int, total: int) -> None:

@@ -24,7 +24,7 @@ SKETCH = 32
 
 @attacks.register("least_squares")
 class LeastSquares(AttackPlugin):
-    """Recovers the input of each worker's first fully connected layer; where that is the data, the data."""
+    """Jin et al. 2021 (CAFE), steps I and II in closed form: the input of each worker's first fully connected layer."""
 
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the schedule cannot determine the samples."""

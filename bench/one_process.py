@@ -1,5 +1,6 @@
 """The federation's computation in one process without any wire: the oracle of tests, the baseline of benchmarks."""
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -31,14 +32,15 @@ class OneProcess:
         self._slices = [box.cut(x).contiguous() for box in setting.boxes]
         self._y = y
         whole = first_model(setting)
-        self._bottoms, self._top = list(whole.bottoms), whole.top
+        # copies: each worker has a gradient of its own, also of parameters that all of them share
+        self._bottoms, self._top = [copy.deepcopy(bottom) for bottom in whole.bottoms], whole.top
         self._version: ModelTensors | None = None
 
     def __call__(self, parameters: ModelTensors, indices: Tensor) -> tuple[ModelTensors, float]:
         """Return the gradients and the loss of one batch."""
         if parameters is not self._version:
             for module, tensors in zip([*self._bottoms, self._top], [*parameters.bottoms, parameters.top], strict=True):
-                module.load_state_dict(dict(tensors))
+                module.load_state_dict(dict(tensors), strict=False)  # what is no parameter is a constant of the model
             self._version = parameters
         z = [bottom(part[indices]) for bottom, part in zip(self._bottoms, self._slices, strict=True)]
         loss = cross_entropy(self._top(torch.cat(z, dim=1)), self._y[indices])

@@ -3,18 +3,14 @@
 import math
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from protos.tensors_pb2 import Bundle, Chunk, DType, TensorSpec
-
-CHUNK_BYTES = 7 << 19
-"""Bytes in a chunk: below gRPC's default message limit of 4 MiB, large enough that the cost of a message vanishes."""
-
-MESSAGE_LIMIT_BYTES = 4 << 20
-"""The largest message either side accepts; a chunk or a bundle's announcement never comes near it."""
+from vfl.limits import CHUNK_BYTES, DIMENSIONS, ELEMENTS, NAME_CHARACTERS, TENSORS
 
 ALIGNMENT = 8
 
@@ -32,6 +28,9 @@ _DTYPES = {
     torch.bool: DType.DTYPE_BOOL,
 }
 _TORCH_DTYPES = {code: dtype for dtype, code in _DTYPES.items()}
+
+Spec = tuple[str, torch.dtype, tuple[int, ...]]
+"""A tensor's name, dtype and shape."""
 
 
 class CodecError(ValueError):
@@ -75,10 +74,7 @@ class Assembler:
     """Fills an announced bundle from its chunks. Check the announcement first: its size is allocated here."""
 
     def __init__(self, bundle: Bundle, limit_bytes: int) -> None:
-        self._specs = [_read_spec(spec) for spec in bundle.tensors]
-        names = [name for name, _, _ in self._specs]
-        if len(set(names)) != len(names):
-            raise CodecError(f"the bundle names a tensor twice: {', '.join(sorted(names))}")
+        self._specs = _read_specs(bundle)
         self._size = sum(_padded(_nbytes(dtype, shape)) for _, dtype, shape in self._specs)
         if self._size > limit_bytes:
             raise CodecError(f"the bundle announces {self._size} bytes, the limit here is {limit_bytes}")
@@ -124,13 +120,31 @@ def raw_bytes(tensors: Iterable[Tensor]) -> int:
 
 def describe(bundle: Bundle) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
     """Return what a bundle announces, by tensor name."""
-    return {name: (dtype, shape) for name, dtype, shape in map(_read_spec, bundle.tensors)}
+    return {name: (dtype, shape) for name, dtype, shape in _read_specs(bundle)}
 
 
-def _read_spec(spec: TensorSpec) -> tuple[str, torch.dtype, tuple[int, ...]]:
+def _read_specs(bundle: Bundle) -> list[Spec]:
+    if len(bundle.tensors) > TENSORS:
+        raise CodecError(f"the bundle announces {len(bundle.tensors)} tensors, the limit is {TENSORS}")
+    specs = [_read_spec(spec) for spec in bundle.tensors]
+    twice = [name for name, count in Counter(name for name, _, _ in specs).items() if count > 1]
+    if twice:
+        raise CodecError(f"the bundle names a tensor twice: {', '.join(twice[:5])}")
+    return specs
+
+
+def _read_spec(spec: TensorSpec) -> Spec:
+    """Check an announcement before anything is computed from it: its numbers may be anything."""
+    if len(spec.name) > NAME_CHARACTERS or not spec.name.isprintable():
+        raise CodecError(f"the bundle has a name that is no text of at most {NAME_CHARACTERS} characters")
     dtype = _TORCH_DTYPES.get(spec.dtype)
     if dtype is None:
         raise CodecError(f"{spec.name} has the unknown dtype {spec.dtype}")
+    if len(spec.shape) > DIMENSIONS:
+        raise CodecError(f"{spec.name} has {len(spec.shape)} dimensions, the limit is {DIMENSIONS}")
+    # A dimension of 0 makes the size 0, but not the other dimensions harmless.
+    if math.prod(max(size, 1) for size in spec.shape) > ELEMENTS:
+        raise CodecError(f"{spec.name} has shape {tuple(spec.shape)}, the limit is {ELEMENTS} elements")
     return spec.name, dtype, tuple(spec.shape)
 
 

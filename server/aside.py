@@ -44,12 +44,14 @@ class AttackProcess:
 class Aside:
     """An attack in the process at the other end of a pipe."""
 
-    def __init__(self, pipe: Connection, config: RunConfig, setting: Setting, out: Path, queue: Queue) -> None:
+    def __init__(
+        self, pipe: Connection, config: RunConfig, setting: Setting, out: Path, queue: Queue, estimates: bool = False
+    ) -> None:
         self._pipe = pipe
-        self._places = Places.make(out, config.transcript)
+        self._places = Places.make(out, config.records)
         self._shelf = Shelf(self._places, queue)
         try:
-            self._tell(Begin(config.attack, setting, config.snapshots, out.resolve(), self._places))
+            self._tell(Begin(config.attack, setting, config.snapshots, out.resolve(), self._places, estimates))
             self._hear()
         except BaseException:
             self.close()
@@ -68,7 +70,7 @@ class Aside:
         while True:
             message = self._hear()
             if isinstance(message, Recovered):
-                recovery: Recovery = pickle.loads(message.recovery)
+                recovery: Recovery = pickle.loads(message.recovery)  # from a process that we started, by its pipe  # nosec B301
                 return recovery
             if isinstance(message, Step):
                 progress(message.name, message.done, message.total)

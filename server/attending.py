@@ -22,10 +22,10 @@ from typing import Any
 
 import torch
 
-from attacker.interface import attacks
+from attacker.interface import Recovery, attacks, start_attack
 from attacker.witness import Witness
 from server.shelf import Places, Shown
-from server.snapshots import Snapshots
+from server.snapshots import Partial, Snapshots
 from vfl.allocator import keep_freed_memory
 from vfl.errors import CafeError, in_words
 from vfl.observation import ModelTensors, Observation, Setting
@@ -45,6 +45,8 @@ class Begin:
     snapshots: int | None
     out: Path
     places: Places
+    estimates: bool = False
+    """Whether to show unfinished estimates while it recovers."""
 
 
 @dataclass(frozen=True)
@@ -155,12 +157,12 @@ class _Attending:
     def __init__(self, begin: Begin, messages: _Messages) -> None:
         self._messages = messages
         self._workers = begin.setting.workers
-        self._attack = Witness(attacks.build(begin.attack).start(begin.setting))
+        self._attack = Witness(start_attack(begin.attack, begin.setting))
         self._observers: list[Callable[[Observation], None]] = [self._attack.observe]
         if begin.snapshots:
             self._observers.append(Snapshots(begin.out, begin.setting, self._attack, begin.snapshots).observe)
         self._parameters = ModelTensors((), {})
-        self._told = ("", 0.0)
+        self._progress = _Progress(messages, Partial(begin.out, begin.setting) if begin.estimates else None)
         messages.tell(Begun())
 
     def run(self) -> None:
@@ -200,11 +202,24 @@ class _Attending:
                 path.unlink()
         return observation
 
-    def _progress(self, name: str, done: int, total: int) -> None:
+
+class _Progress:
+    """What the attack is given to show how far it is: the coordinator hears of its steps, a file has its estimate."""
+
+    def __init__(self, messages: _Messages, partial: Partial | None) -> None:
+        self._messages, self._partial = messages, partial
+        self._told = ("", 0.0)
+
+    def __call__(self, name: str, done: int, total: int) -> None:
         told, when = self._told
         if name != told or done >= total or time.monotonic() - when >= STEP_EVERY_SECONDS:
             self._told = (name, time.monotonic())
             self._messages.tell(Step(name, done, total))
+
+    def estimate(self, make: Callable[[], Recovery]) -> None:
+        """Take an unfinished estimate, if anybody wants to see one now."""
+        if self._partial is not None:
+            self._partial.offer(make)
 
 
 def _set_priority(thread: int, nice: int) -> None:

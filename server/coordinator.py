@@ -2,10 +2,11 @@
 
 import asyncio
 import contextlib
+import json
 import secrets
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -19,21 +20,22 @@ from torch import Tensor
 from protos.codec import announce, raw_bytes
 from protos.coordinator_pb2 import Abort, End, Evaluation, Order, Purpose, Round, Start, Trouble
 from protos.coordinator_pb2 import Parameters as ParametersOrder
+from server.checkpoint import Checkpoints, State, holding, of_record
 from server.disturbances import Disturbances, DisturbedError, WorkerLeftError, in_trouble
 from server.inbox import Inbox
 from server.membership import Member, Membership, RefusedError
 from server.parameters import Parameters, gradients_of_round
-from server.schedule import batches
+from server.resume import Resumed, check_drawn, check_held
+from server.schedule import Drawn, batches
 from server.stopping import no_longer_improves
+from server.watching import Observer, Watching
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
+from vfl.journal import Journal
 from vfl.observation import Observation, Setting
 from vfl.results import Evaluated, Record
 
 EVALUATION_BATCH = 256
-
-Observer = Callable[[Observation], None]
-
 
 AHEAD = 2
 """Rounds that are under way at once while the parameters are frozen."""
@@ -54,22 +56,37 @@ class Coordinator:
     def __init__(
         self,
         config: RunConfig,
-        on_round: Callable[[int, int, float], None],
+        journal: Journal,
+        checkpoints: Checkpoints,
         rejoin_timeout: float = 0.0,
-        say: Callable[[str], None] = lambda _text: None,
+        resumed: Resumed | None = None,
     ) -> None:
-        self._config, self._on_round = config, on_round
+        self._config, self._journal = config, journal
         self._federation = config.federation
+        self._checkpoints, self._resumed = checkpoints, resumed
+        before = resumed.state if resumed else None
         self.membership = Membership(
-            self._federation.workers, self._federation.label_holder, self._left, returning=rejoin_timeout > 0
+            self._federation.workers,
+            self._federation.label_holder,
+            self._left,
+            returning=rejoin_timeout > 0,
+            on_joined=self._joined,
+            generations=before.generations if before else None,
         )
         self.inboxes: dict[int, Inbox] = {}
-        self.record = Record()
-        self._disturbances = Disturbances(rejoin_timeout, self.record, say)
+        self.record = before.record() if before else Record()
+        self._disturbances = Disturbances(rejoin_timeout, self.record, journal.say)
         self._begun: deque[_Begun] = deque()
         self.run_id = ""
-        self.bytes_up = self.bytes_down = self.bytes_peer = 0
-        self._bytes_peer_before = 0
+        self.bytes_up, self.bytes_down = before.traffic if before else (Counter[int](), Counter[int]())
+        """By worker."""
+        self.bytes_peer = self._bytes_peer_before = self.record.bytes_peer
+        self._held: tuple[str, ...] = ()
+        self._drawn = Drawn()
+        self._began = 0.0
+        """When the first round began, less the time that a run which is resumed was not there."""
+        self._going_on = asyncio.Event()
+        self._going_on.set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._evaluation: asyncio.Future[Evaluation] | None = None
         self._evaluating = Round()
@@ -80,10 +97,14 @@ class Coordinator:
     async def gather(self) -> Setting:
         """Wait until everybody has joined; return what is then known."""
         timeout = self._federation.join_timeout
+        self._journal.state("waiting")
         await self._all_there(timeout, lambda: f"after {timeout:g} s workers {self.membership.missing} have not joined")
         self._started = True
         self.membership.start()
         members = list(self.membership)
+        self._held = tuple(map(holding, members))
+        if self._resumed is not None:
+            check_held(self._resumed, self._held)
         samples = members[0].samples
         if self._federation.batch_size > samples:
             size = self._federation.batch_size
@@ -93,7 +114,7 @@ class Coordinator:
             raise UserError("training.evaluate_every: the workers hold no test samples to evaluate on")
         return Setting(
             model=self._config.model,
-            boxes=tuple(member.box for member in members),
+            boxes=tuple(member.box for member in members if not member.box.empty),
             classes=members[self._federation.label_holder].classes,
             samples=samples,
             batch_size=self._federation.batch_size,
@@ -105,49 +126,127 @@ class Coordinator:
         )
 
     async def conduct(self, setting: Setting, observer: Observer) -> None:
-        """Play all rounds, showing each to the observer, and evaluate on test samples where there are any."""
+        """Play all rounds that are left, showing each to the observer, and evaluate on test samples if any are held."""
         parameters = Parameters(setting, self._config.training)
+        numbered = self._batches(setting)
+        if self._resumed is not None:
+            parameters.restore(self._resumed.state.version, self._resumed.tensors)
+            self.record.model = parameters.current
         await self._first_start(parameters)
-        began = time.monotonic()
-        watching: asyncio.Task[None] | None = None
-        every = self._config.training.evaluate_every
+        self._journal.state("running")
+        self._began = time.monotonic() - self.record.seconds
+        if self._resumed is not None:
+            self._disturbances.resumed(self._resumed)
+        watching = Watching(observer, self._checkpoints)
         try:
-            drawn = batches(setting.schedule, setting.samples, setting.batch_size, setting.rounds, setting.seed)
-            numbered = enumerate(drawn, start=1)
-            # Frozen parameters do not wait for a round's gradients, so the next one is ordered while these arrive.
-            ahead = AHEAD if setting.frozen else 1
-            self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, ahead - 1))
-            for number in range(1, setting.rounds + 1):
-                self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, 1))
-                await self._undisturbed(self._uploads, parameters)
-                observation = self._finish(self._begun.popleft(), parameters)
-                if not observation.complete and self._federation.when_withheld == "end":
-                    self.record.losses.pop()
-                    break
-                # The observer looks at one round while the workers compute the next, and never lags further behind.
-                if watching is not None:
-                    await self._or_failure(watching, None, str)
-                watching = asyncio.create_task(asyncio.to_thread(observer, observation))
-                parameters.update(number, observation.gradients)
-                self.record.rounds = number
-                self.record.rates.append(parameters.rate(number))
-                self.record.model = parameters.current
-                self.record.ends.append(time.monotonic())
-                self.record.memory.append(self._process.memory_info().rss)
-                self._on_round(number, setting.rounds, self.record.losses[-1])
-                if every is not None and number % every == 0:
-                    await self._evaluate(setting, parameters)
-                    if number < setting.rounds and self._has_converged():
-                        self.record.stopped_early = True
-                        break
-            if watching is not None:
-                await self._or_failure(watching, None, str)
-                watching = None
+            await self._play(setting, parameters, numbered, watching)
             await self._evaluate(setting, parameters)
         finally:
-            if watching is not None:
-                await asyncio.wait([watching])
-            self._close_record(time.monotonic() - began)
+            went_well = await watching.over()
+            self._close_record()
+            if went_well and self._checkpoints.wanted(self.record.rounds):
+                await asyncio.to_thread(self._checkpoints.write, *self._state(parameters))
+
+    async def _play(
+        self,
+        setting: Setting,
+        parameters: Parameters,
+        numbered: Iterator[tuple[int, Tensor]],
+        watching: Watching,
+    ) -> None:
+        if await self._enough(setting, parameters):
+            return
+        # Frozen parameters do not wait for a round's gradients, so the next one is ordered while these arrive.
+        ahead = AHEAD if setting.frozen else 1
+        self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, ahead - 1))
+        for number in range(self.record.rounds + 1, setting.rounds + 1):
+            await self._or_failure(self._going_on.wait(), None, str)
+            self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, 1))
+            await self._undisturbed(self._uploads, parameters)
+            observation = self._finish(self._begun.popleft(), parameters)
+            if not observation.complete and self._federation.when_withheld == "end":
+                self.record.losses.pop()
+                break
+            # The observer looks at one round while the workers compute the next, and never lags further behind.
+            await self._caught_up(watching)
+            watching.show(observation)
+            self._step(setting, observation, parameters)
+            if await self._enough(setting, parameters):
+                break
+            if self._checkpoints.due(number):
+                watching.keep(*self._state(parameters))
+        await self._caught_up(watching)
+
+    def _batches(self, setting: Setting) -> Iterator[tuple[int, Tensor]]:
+        """Return the batches of the rounds that are left, and their numbers."""
+        drawn = batches(setting.schedule, setting.samples, setting.batch_size, setting.rounds, setting.seed)
+        for indices in islice(drawn, self.record.rounds):
+            self._drawn.add(indices)
+        if self._resumed is not None:
+            check_drawn(self._resumed, self._drawn)
+        return enumerate(drawn, start=self.record.rounds + 1)
+
+    def _step(self, setting: Setting, observation: Observation, parameters: Parameters) -> None:
+        """Take a round's step, and note that the round is done."""
+        number, record = observation.round, self.record
+        parameters.update(number, observation.gradients)
+        self._drawn.add(observation.indices)
+        record.rounds = number
+        record.rates.append(parameters.rate(number))
+        record.model = parameters.current
+        record.ends.append(time.monotonic())
+        record.memory.append(self._process.memory_info().rss)
+        self._journal.round(number, setting.rounds, record.losses[-1], record.rates[-1], self._traffic)
+
+    async def _enough(self, setting: Setting, parameters: Parameters) -> bool:
+        """Evaluate if that is due after the last round, and tell whether training may end with it."""
+        number, every = self.record.rounds, self._config.training.evaluate_every
+        if not number or every is None or number % every:
+            return False
+        await self._evaluate(setting, parameters)
+        self.record.stopped_early = number < setting.rounds and self._has_converged()
+        return self.record.stopped_early
+
+    async def _caught_up(self, watching: Watching) -> None:
+        if watching.task is not None:
+            await self._or_failure(watching.task, None, str)
+
+    def _state(self, parameters: Parameters) -> tuple[State, dict[str, Tensor]]:
+        """Return all that it takes to go on after the last whole round."""
+        state = State(
+            config=json.loads(self._config.model_dump_json()),
+            held=self._held,
+            generations=self.membership.generations,
+            version=parameters.version,
+            drawn=str(self._drawn),
+            federation=time.monotonic() - self._began,
+            bytes_up=self.bytes_up,
+            bytes_down=self.bytes_down,
+            bytes_peer=self.bytes_peer,
+            **of_record(self.record),
+        )
+        return state, parameters.tensors()
+
+    def pause(self) -> None:
+        """Begin no further round until `resume`; the workers stay, and what is under way is finished."""
+        if not self.paused:
+            self._going_on.clear()
+            self._journal.state("paused")
+
+    def resume(self) -> None:
+        """Go on after a pause."""
+        if self.paused:
+            self._going_on.set()
+            self._journal.state("running")
+
+    @property
+    def paused(self) -> bool:
+        """Whether the next round waits for `resume`."""
+        return not self._going_on.is_set()
+
+    def vanish(self) -> None:
+        """Prepare to go without a word: the workers are to wait for a coordinator that resumes the run."""
+        self._ending = True
 
     async def end(self, reason: str | None) -> None:
         """Say good-bye to all workers (with the reason, if the run failed) and wait for them to hang up."""
@@ -157,6 +256,8 @@ class Coordinator:
         for member in members:
             member.send(last)
             member.hang_up()
+            if reason is None:
+                self._journal.worker(member.worker, "done")
         if members:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.membership.empty.wait(), timeout=10.0)
@@ -266,13 +367,15 @@ class Coordinator:
         number, inbox = begun.number, begun.inbox
         del self.inboxes[number]
         uploads, holder = inbox.uploads, self._federation.label_holder
-        gradients = gradients_of_round({w: upload.gradients for w, upload in uploads.items()}, len(uploads), holder)
+        bottoms = len(parameters.current.bottoms)
+        gradients = gradients_of_round({w: upload.gradients for w, upload in uploads.items()}, bottoms, holder)
         self.record.bytes_raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
         # Between the workers: each output to the label holder, and a gradient of the same size back.
         self.record.bytes_raw += 2 * 4 * len(begun.indices) * self._peers_outputs(parameters)
         for worker, upload in uploads.items():
             if upload.withheld is not None and worker not in self.record.withheld:
                 self.record.withheld[worker] = number
+                self._journal.worker(worker, "withheld")
                 if self._federation.when_withheld == "end":
                     self.record.ended = f"worker {worker} withheld its upload for round {number}: {upload.withheld}"
         loss = uploads[holder].loss
@@ -296,6 +399,7 @@ class Coordinator:
             correct += self._evaluation.result().correct
             loss += self._evaluation.result().loss_sum
         self.record.evaluations.append(Evaluated(self.record.rounds, loss / samples, correct / samples))
+        self._journal.evaluation(self.record.rounds, loss / samples, correct / samples)
 
     async def _counted(self, number: int, indices: Tensor, parameters: Parameters) -> None:
         """Have a batch of test samples counted."""
@@ -329,7 +433,12 @@ class Coordinator:
             member.send(Order(round=play))
         return play
 
+    def _joined(self, member: Member) -> None:
+        self._journal.worker(member.worker, "rejoined" if member.generation else "joined")
+
     def _left(self, member: Member) -> None:
+        if not self._ending:
+            self._journal.worker(member.worker, "lost")
         if self._ending or not self._started:
             return  # before the start a worker may leave and come back
         if member.worker == self._federation.label_holder:
@@ -369,7 +478,15 @@ class Coordinator:
             raise DisturbedError
         task.result()
 
-    def _close_record(self, seconds: float) -> None:
-        self.record.seconds = seconds
-        self.record.bytes_up, self.record.bytes_down = self.bytes_up, self.bytes_down
+    def _close_record(self) -> None:
+        self.record.seconds = time.monotonic() - self._began
+        self.record.bytes_up, self.record.bytes_down = self.bytes_up.total(), self.bytes_down.total()
         self.record.bytes_peer = self.bytes_peer
+
+    def _traffic(self) -> dict[str, Any]:
+        """Return the bytes so far as the journal has them."""
+        up, down = self.bytes_up, self.bytes_down
+        return {
+            "bytes": {"up": up.total(), "down": down.total(), "peer": self.bytes_peer},
+            "workers": [{"id": w, "up": up[w], "down": down[w]} for w in range(self._federation.workers)],
+        }

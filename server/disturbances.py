@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from server.membership import Member
+from server.resume import Resumed
 from vfl.errors import RunFailedError
 from vfl.results import Disturbance, Record
 
@@ -86,6 +87,12 @@ class Disturbances:
         reasons, self._reasons = tuple(self._reasons), []
         self._record.disturbances.append(Disturbance(self._record.rounds + 1, reasons, seconds, redone))
         self._say(f"all workers are there; on with round {self._record.rounds + 1} after {seconds:.1f} s")
+
+    def resumed(self, point: Resumed) -> None:
+        """Note that the coordinator itself was gone since its last checkpoint."""
+        seconds, rounds = time.time() - point.state.at, point.state.rounds
+        reason = f"the coordinator was resumed from its checkpoint of round {rounds}"
+        self._record.disturbances.append(Disturbance(rounds + 1, (reason,), seconds, point.redone))
 
     def round_done(self) -> None:
         """Note that a round has been finished."""

@@ -60,9 +60,7 @@ class Inbox:
         if header.HasField("withheld"):
             problem = "withholds its upload and announces one" if announced else None
         else:
-            problem = _difference(announced, expected) or (
-                "names a tensor twice" if len(announced) != len(header.gradients.tensors) else None
-            )
+            problem = _difference(announced, expected)
         if problem:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} {problem}: is its model the coordinator's?"
@@ -106,7 +104,7 @@ def all_finite(tensor: Tensor) -> bool:
 def _difference(announced: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], expected: Tensors) -> str | None:
     missing = [name for name in expected if name not in announced]
     if missing:
-        return f"uploaded no {', '.join(missing)}"
+        return f"uploaded no {', '.join(missing[:5])}"
     unknown = [name for name in announced if name not in expected]
     if unknown:
         return f"uploaded {', '.join(unknown[:5])}, which nobody asked for"

@@ -4,7 +4,7 @@ import asyncio
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -12,14 +12,10 @@ import grpc
 
 from protos.coordinator_pb2 import Abort, JoinRequest, Order, Welcome
 from protos.wire import ORDER
+from vfl.limits import CLASSES, DIMENSIONS, FEATURES, NAME_CHARACTERS, SAMPLES
 from vfl.network import PROTOCOL_VERSION
 from vfl.observation import Tensors
 from vfl.partition import Box, tiling_problem
-
-MAX_SAMPLES = 100_000_000
-MAX_CLASSES = 1_000_000
-MAX_FEATURES = 1 << 30
-"""What a joining worker may claim; the coordinator's memory grows with the first two."""
 
 
 class RefusedError(Exception):
@@ -51,6 +47,8 @@ class Member:
     """How often this worker had joined since the start."""
     refusal: str | None = None
     lines: asyncio.Queue[Line | None] = field(default_factory=asyncio.Queue)
+    uploading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by the one upload that takes memory; the worker's others wait."""
 
     def send(self, order: Order) -> None:
         """Put an order on the worker's line."""
@@ -69,16 +67,27 @@ class Membership:
     """The members of one run. Called from the event loop only."""
 
     def __init__(
-        self, workers: int, label_holder: int, on_left: Callable[[Member], None], returning: bool = False
+        self,
+        workers: int,
+        label_holder: int,
+        on_left: Callable[[Member], None],
+        returning: bool = False,
+        on_joined: Callable[[Member], None] = lambda _: None,
+        generations: Mapping[int, int] | None = None,
     ) -> None:
-        """Begin without members; `returning` says whether one may come back after the start."""
-        self._workers, self._label_holder, self._on_left = workers, label_holder, on_left
+        """Begin without members; `returning` says whether one may come back after the start.
+
+        `generations` says how often each has, if the run began long ago and is resumed.
+        """
+        self._workers, self._label_holder = workers, label_holder
+        self._on_left, self._on_joined = on_left, on_joined
         self._returning = returning
         self._members: dict[int, Member] = {}
         self._by_session: dict[str, Member] = {}
         self._held: dict[int, tuple[object, ...]] = {}
         """What each worker held at the start; empty before."""
-        self._generations: Counter[int] = Counter()
+        self._resumed = generations is not None
+        self._generations: Counter[int] = Counter(generations)
         self.closed = False
         self.complete = asyncio.Event()
         self.empty = asyncio.Event()
@@ -91,6 +100,11 @@ class Membership:
         """Return the workers that have not joined."""
         return [worker for worker in range(self._workers) if worker not in self._members]
 
+    @property
+    def generations(self) -> dict[int, int]:
+        """Return how often each worker has come back."""
+        return dict(self._generations)
+
     def start(self) -> None:
         """Begin the run: from now on, whoever comes back must be who left."""
         self._held = {worker: _held(member) for worker, member in self._members.items()}
@@ -99,12 +113,14 @@ class Membership:
         """Let a worker in, or refuse it with a sentence; one that proved who it is takes its lost stream's place."""
         self._check(request)
         before = self._members.get(request.worker)
-        known = proved or (before is not None and request.previous_session == before.session)
+        # Who knows of another session than the live one was replaced meanwhile, and must not take the place back.
+        current = before is not None and request.previous_session == before.session
+        known = current or (proved and not request.previous_session)
         if before is not None and not (known and (self._returning or not self._held)):
             raise RefusedError(
                 grpc.StatusCode.ALREADY_EXISTS,
                 f"worker {request.worker} has already joined; give each its own --id (a worker that was cut off can "
-                f"come back once its lost connection has been noticed, within half a minute)",
+                f"come back once its lost connection has been noticed, within federation.silence_timeout)",
             )
         box = _box(request)
         member = Member(
@@ -123,7 +139,7 @@ class Membership:
             before.send(Order(abort=Abort(reason=f"another process has joined as worker {member.worker}")))
             before.hang_up()
             self.remove(before)
-        if self._held:
+        if self._held or self._resumed:
             self._generations[member.worker] += 1
             member.generation = self._generations[member.worker]
         welcome = Welcome(session=member.session, protocol_version=PROTOCOL_VERSION, generation=member.generation)
@@ -133,6 +149,7 @@ class Membership:
         self.empty.clear()
         if not self.missing:
             self.complete.set()
+        self._on_joined(member)
         return member
 
     def of_session(self, session: str) -> Member:
@@ -165,21 +182,39 @@ class Membership:
             )
         if self.closed:
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "the run is over")
-        if not 0 < request.samples <= MAX_SAMPLES or request.test_samples > MAX_SAMPLES:
+        if not 0 < request.samples <= SAMPLES or request.test_samples > SAMPLES:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"worker {request.worker} holds {request.samples} samples and {request.test_samples} test samples, "
-                f"expected 1 to {MAX_SAMPLES}",
+                f"expected 1 to {SAMPLES}",
             )
-        if request.classes > MAX_CLASSES or math.prod(request.slice.sample_shape) > MAX_FEATURES:
+        texts = (request.ids_digest, request.peer_address, request.previous_session)
+        if max(map(len, texts)) > NAME_CHARACTERS or not request.peer_address.isprintable():
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"worker {request.worker} gives an address, session or digest that is none: each has at most "
+                f"{NAME_CHARACTERS} characters",
+            )
+        bounds = (request.slice.sample_shape, request.slice.start, request.slice.stop)
+        if max(map(len, bounds)) > DIMENSIONS:  # before anything is computed from them
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"worker {request.worker} cuts samples of more than {DIMENSIONS} dimensions",
+            )
+        if request.classes > CLASSES or math.prod(request.slice.sample_shape) > FEATURES:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"worker {request.worker} reports {request.classes} classes and samples of shape "
-                f"{tuple(request.slice.sample_shape)}; at most {MAX_CLASSES} classes and {MAX_FEATURES} features go",
+                f"{tuple(request.slice.sample_shape)}; at most {CLASSES} classes and {FEATURES} features go",
             )
         problem = _box(request).problem()
         if problem:
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"the slice of worker {request.worker} {problem}")
+        if _box(request).empty and not request.worker == self._label_holder == self._workers - 1:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"worker {request.worker} holds no features; only a label holder that is the last worker may",
+            )
         if (request.classes > 1) != (request.worker == self._label_holder):
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -211,7 +246,7 @@ class Membership:
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, problem)
         if set(self.missing) <= {member.worker}:
             boxes = {other.worker: other.box for other in self} | {member.worker: member.box}
-            misfit = tiling_problem([boxes[worker] for worker in range(self._workers)])
+            misfit = tiling_problem([boxes[worker] for worker in range(self._workers) if not boxes[worker].empty])
             if misfit:
                 raise RefusedError(
                     grpc.StatusCode.FAILED_PRECONDITION, f"the workers' slices do not fit together: {misfit}"

@@ -7,8 +7,12 @@ from torch import Tensor, nn
 
 from server.rates import learning_rate
 from vfl.config import TrainingConfig
-from vfl.models.whole import first_model
+from vfl.errors import UserError
+from vfl.models.whole import first_model, state_dict
 from vfl.observation import BOTTOM, TOP, ModelTensors, Setting, Tensors, with_prefix, without_prefix
+
+_MODEL, _OPTIMIZER = "model.", "optimizer."
+"""How parameters and what the optimiser remembers of them are told apart in a checkpoint."""
 
 
 class Parameters:
@@ -20,6 +24,7 @@ class Parameters:
         self._setting, self._training = setting, training
         self._bottoms = [_named(bottom) for bottom in whole.bottoms]
         self._top = _named(whole.top)
+        self._named = dict(whole.named_parameters(remove_duplicate=False))  # shared ones under every worker's name
         self._parameters = list(whole.parameters())
         self._optimizer = _optimizer(self._parameters, training)
         self.version = 1
@@ -27,7 +32,8 @@ class Parameters:
 
     def expected_from(self, worker: int, label_holder: int) -> Tensors:
         """Return what a worker receives and what it uploads: its bottom model, for the label holder the top too."""
-        tensors = with_prefix(BOTTOM, self.current.bottoms[worker])
+        without_features = worker == len(self.current.bottoms)  # a label holder with nothing but the labels is the last
+        tensors = {} if without_features else with_prefix(BOTTOM, self.current.bottoms[worker])
         if worker == label_holder:
             tensors |= with_prefix(TOP, self.current.top)
         return tensors
@@ -44,13 +50,37 @@ class Parameters:
             return
         for group in self._optimizer.param_groups:
             group["lr"] = rate
+        self._optimizer.zero_grad()
         for parameters, given in zip([*self._bottoms, self._top], [*gradients.bottoms, gradients.top], strict=True):
             for name, parameter in parameters.items():
-                parameter.grad = given.get(name)
+                if name in given:  # a shared parameter's gradient is the sum of all workers'
+                    parameter.grad = given[name] if parameter.grad is None else parameter.grad + given[name]
         self._clip()
         self._optimizer.step()
         self.version += 1
         self.current = self._snapshot()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the parameters and what the optimiser remembers of each, as they are now."""
+        named = with_prefix(_MODEL, state_dict(self.current))
+        for name, parameter in self._named.items():
+            remembered = self._optimizer.state.get(parameter, {})
+            named |= {f"{_OPTIMIZER}{name}.{key}": t.clone() for key, t in remembered.items() if torch.is_tensor(t)}
+        return named
+
+    def restore(self, version: int, tensors: Tensors) -> None:
+        """Go back to what `tensors` returned at a version."""
+        model, remembered = without_prefix(_MODEL, tensors), without_prefix(_OPTIMIZER, tensors)
+        of = {name: name.rpartition(".")[0] for name in remembered}
+        shapes = {name: parameter.shape for name, parameter in self._named.items()}
+        if {name: tensor.shape for name, tensor in model.items()} != shapes or not {*of.values()} <= {*shapes}:
+            raise UserError("the checkpoint's parameters do not fit the config's model: is it the same release?")
+        with torch.no_grad():
+            for name, parameter in self._named.items():
+                parameter.copy_(model[name])
+        for name, tensor in remembered.items():
+            self._optimizer.state[self._named[of[name]]][name.rpartition(".")[2]] = tensor
+        self.version, self.current = version, self._snapshot()
 
     def _clip(self) -> None:
         if self._training.clip_norm is None:

@@ -1,5 +1,6 @@
 """Which samples make up each round's batch."""
 
+import hashlib
 import itertools
 from collections.abc import Iterator
 
@@ -16,6 +17,20 @@ def batches(schedule: str, samples: int, batch_size: int, rounds: int, seed: int
     """Draw the batch indices of so many rounds."""
     draw = {"epochs": _epochs, "uniform": _uniform, "orthogonal": _orthogonal}[schedule]
     yield from draw(samples, min(batch_size, samples), rounds, seed)
+
+
+class Drawn:
+    """The batches of the rounds that are done, as a digest: it tells one sequence from another."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, indices: Tensor) -> None:
+        """Take in the next round's."""
+        self._digest.update(len(indices).to_bytes(8, "little") + indices.to(torch.int64).numpy().tobytes())
+
+    def __str__(self) -> str:
+        return self._digest.hexdigest()
 
 
 def _epochs(samples: int, batch_size: int, rounds: int, seed: int) -> Iterator[Tensor]:

@@ -1,6 +1,8 @@
 """The coordinator's gRPC service: it turns messages into calls of the run, and refusals into gRPC statuses."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
+from math import isfinite
 from typing import Any, Protocol
 
 import grpc
@@ -20,6 +22,7 @@ from protos.coordinator_pb2 import (
 from protos.wire import ChunkView
 from server.inbox import Inbox, Upload
 from server.membership import Member, Membership, RefusedError
+from vfl.limits import plain
 from vfl.tls import ImpostorError, check_caller
 
 
@@ -29,8 +32,9 @@ class Run(Protocol):
     membership: Membership
     inboxes: dict[int, Inbox]
     run_id: str
-    bytes_up: int
-    bytes_down: int
+    bytes_up: Counter[int]
+    bytes_down: Counter[int]
+    """By worker."""
 
     def evaluated(self, member: Member, evaluation: Evaluation) -> None:
         """Take what the label holder counted."""
@@ -58,7 +62,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
         try:
             while (orders := await member.lines.get()) is not None:
                 for order in orders:
-                    self._run.bytes_down += len(order) if isinstance(order, bytes) else order.ByteSize()
+                    self._run.bytes_down[member.worker] += len(order) if isinstance(order, bytes) else order.ByteSize()
                     yield order
         finally:
             self._run.membership.remove(member)
@@ -71,7 +75,8 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
             if not isinstance(first, UploadPart) or first.WhichOneof("part") != "header":
                 raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "an upload begins with a header")
             member = self._member(first.header.session, context)
-            return await self._receive(member, first, request_iterator)
+            async with member.uploading:
+                return await self._receive(member, first, request_iterator)
         except RefusedError as refused:
             if member is not None and refused.code != grpc.StatusCode.ABORTED:
                 member.refusal = refused.reason
@@ -82,8 +87,13 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
         """Take what the label holder counted on test samples."""
         try:
             member = self._member(request.session, context)
+            if not isfinite(request.loss_sum):
+                raise RefusedError(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"worker {member.worker} reported a test loss of {request.loss_sum}: did training diverge?",
+                )
             self._run.evaluated(member, request)
-            self._run.bytes_up += request.ByteSize()
+            self._run.bytes_up[member.worker] += request.ByteSize()
             self._run.exchanged(member, request.peer_bytes)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
@@ -92,7 +102,9 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
     async def ReportTrouble(self, request: Trouble, context: Any) -> TroubleReceipt:
         """Hear that a worker cannot go on with a round, or with the run."""
         try:
-            self._run.troubled(self._member(request.session, context), request)
+            member = self._member(request.session, context)
+            request.reason = plain(request.reason)
+            self._run.troubled(member, request)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
         return TroubleReceipt()
@@ -143,9 +155,9 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
                 f"the upload of worker {member.worker} for round {header.round} is broken: {error}",
             ) from None
         loss = header.loss if header.HasField("loss") else None
-        withheld = header.withheld if header.HasField("withheld") else None
+        withheld = plain(header.withheld) if header.HasField("withheld") else None
         inbox.put(Upload(member.worker, gradients, loss, withheld))
         member.refusal = None
-        self._run.bytes_up += received
+        self._run.bytes_up[member.worker] += received
         self._run.exchanged(member, header.peer_bytes)
         return UploadReceipt(round=header.round)

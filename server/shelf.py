@@ -21,7 +21,7 @@ SLOTS = 4
 RESERVE = 2 << 30
 """Bytes of the disk that waiting rounds leave free."""
 
-SHARED_MEMORY = Path("/dev/shm")
+SHARED_MEMORY = Path("/dev/shm")  # what is made in it has a name of its own, and is ours alone  # nosec B108
 
 
 @dataclass(frozen=True)

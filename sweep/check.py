@@ -26,6 +26,6 @@ def check_cells(plan: Plan, path: Path) -> None:
                 check(cell.config, data)
             except UserError as error:
                 problems.add(str(error), cell.name)
-            except Exception:  # a bug in a plug-in: its cell will fail, and its log say where
+            except Exception:  # a bug in a plug-in: its cell will fail, and its log say where  # nosec B112
                 continue
     problems.raise_if_any(path, len(plan.cells))

@@ -33,22 +33,25 @@ class TableConfig(Section):
         return value
 
 
-class SweepConfig(Section):
-    """A whole sweep."""
+class Adjustment(Section):
+    """Changes to the cells that have some values on some axes, made after those of the axes."""
 
-    base: str | dict[str, Any]
+    where: dict[str, tuple[str, ...]]
+    change: Changes
+
+    @field_validator("where", mode="before")
+    @classmethod
+    def _named(cls, where: Any) -> Any:
+        return _entry(where) if isinstance(where, dict) else where
+
+
+class _Grid(Section):
+    """Axes, which of their cells to leave out, and which to adjust."""
+
     axes: dict[str, dict[str, Changes]] = Field(default_factory=dict)
     skip: tuple[dict[str, tuple[str, ...]], ...] = ()
     only: tuple[dict[str, tuple[str, ...]], ...] = ()
-    cells: dict[str, Changes] = Field(default_factory=dict)
-    table: TableConfig = TableConfig()
-
-    @field_validator("base", mode="before")
-    @classmethod
-    def _path_or_tree(cls, value: Any) -> Any:
-        if not isinstance(value, str | dict):
-            raise ValueError("expected the path of a config file, or a config")
-        return value
+    adjust: tuple[Adjustment, ...] = ()
 
     @field_validator("axes", mode="before")
     @classmethod
@@ -57,17 +60,60 @@ class SweepConfig(Section):
             return axes
         return {_name(axis): _values(_name(axis), given) for axis, given in axes.items()}
 
-    @field_validator("cells", mode="before")
-    @classmethod
-    def _named_cells(cls, cells: Any) -> Any:
-        return {_name(cell): _changes(given) for cell, given in cells.items()} if isinstance(cells, dict) else cells
-
     @field_validator("skip", "only", mode="before")
     @classmethod
     def _listed(cls, entries: Any) -> Any:
         if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
             return entries
-        return [{_name(axis): _names(given) for axis, given in one.items()} for one in entries]
+        return [_entry(one) for one in entries]
+
+
+class SizeConfig(_Grid):
+    """A sweep made smaller or larger: changes to its base, axes instead of its own, more to skip and to adjust."""
+
+    note: str = ""
+    """What this size has of the whole."""
+    base: Changes = Field(default_factory=dict)
+
+
+class PaperConfig(Section):
+    """What a paper prints for this table, and why ours differs."""
+
+    table: str
+    title: str
+    numbers: dict[str, dict[str, float]] = Field(default_factory=dict)
+    """By row and column of our table."""
+    note: str = ""
+    """How the two compare, and the difference explained."""
+
+    @field_validator("numbers", mode="before")
+    @classmethod
+    def _named(cls, rows: Any) -> Any:
+        if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
+            return rows
+        return {_name(row): {_name(column): value for column, value in given.items()} for row, given in rows.items()}
+
+
+class SweepConfig(_Grid):
+    """A whole sweep."""
+
+    base: str | dict[str, Any]
+    cells: dict[str, Changes] = Field(default_factory=dict)
+    table: TableConfig = TableConfig()
+    sizes: dict[str, SizeConfig] = Field(default_factory=dict)
+    paper: PaperConfig | None = None
+
+    @field_validator("base", mode="before")
+    @classmethod
+    def _path_or_tree(cls, value: Any) -> Any:
+        if not isinstance(value, str | dict):
+            raise ValueError("expected the path of a config file, or a config")
+        return value
+
+    @field_validator("cells", mode="before")
+    @classmethod
+    def _named_cells(cls, cells: Any) -> Any:
+        return {_name(cell): _changes(given) for cell, given in cells.items()} if isinstance(cells, dict) else cells
 
 
 def read_sweep(path: Path) -> SweepConfig:
@@ -87,6 +133,11 @@ def _values(axis: str, given: Any) -> Any:
 
 def _changes(given: Any) -> Any:
     return {} if given is None else given
+
+
+def _entry(given: dict[Any, Any]) -> dict[str, list[str]]:
+    """Return which values of which axes are meant."""
+    return {_name(axis): _names(values) for axis, values in given.items()}
 
 
 def _names(given: Any) -> list[str]:

@@ -1,28 +1,62 @@
 """`cafe sweep`: lay out the cells, run those that are not done yet, keep one table of them all."""
 
 import contextlib
-import os
 import signal
 import threading
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Literal
 
-from sweep.cell import Row, finished, run_cell
+from report.main import report_if_possible
+from sweep.cell import Row, finished
+from sweep.local import run_here
 from sweep.numbers import NUMBERS
-from sweep.plan import Cell, Plan
+from sweep.on_ray import run_on_ray
+from sweep.plan import Cell, Plan, cell_folder
 from sweep.progress import Watch
 from sweep.show import print_table
 from sweep.table import Rows, pivot
 from sweep.write import write_results
-from vfl.errors import InterruptedRunError, RunFailedError
+from vfl.errors import InterruptedRunError, RunFailedError, UserError
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, what `timeout`, Docker and systemd send, and a terminal that is closed."""
 
 
-def run_sweep(plan: Plan, out: Path, jobs: int | None = None, quiet: bool = False) -> None:
+@dataclass(frozen=True)
+class Engine:
+    """Where cells run: `local`, so many at a time, or `ray`, on the cluster at an address."""
+
+    name: Literal["local", "ray"] = "local"
+    jobs: int | None = None
+    address: str | None = None
+
+    def run(self, cells: list[Cell], out: Path, watch: Watch) -> Generator[tuple[Cell, Row]]:
+        """Yield each cell with its row as they end."""
+        if self.name == "ray":
+            return run_on_ray(cells, out, watch, self.address)
+        return run_here(cells, out, watch, self.jobs)
+
+
+LOCAL = Engine()
+
+
+def choose_engine(name: str, jobs: int | None = None, address: str | None = None) -> Engine:
+    """Return the engine that the command line asks for."""
+    if name == "local":
+        if address is not None:
+            raise UserError(f"--address {address}: belongs to --engine ray")
+        return Engine("local", jobs)
+    if name == "ray":
+        if jobs is not None:
+            raise UserError(f"--jobs {jobs}: belongs to --engine local; a Ray cluster knows its cores")
+        return Engine("ray", address=address)
+    raise UserError(f"--engine {name}: choose local or ray")
+
+
+def run_sweep(plan: Plan, out: Path, engine: Engine = LOCAL, quiet: bool = False) -> None:
     """Run every cell that is not done yet; the tables in `out` are written anew after each."""
     there = {cell.name: finished(cell.config, cell_folder(out, cell)) for cell in plan.cells}
     rows: Rows = {name: row for name, row in there.items() if row}
@@ -31,56 +65,22 @@ def run_sweep(plan: Plan, out: Path, jobs: int | None = None, quiet: bool = Fals
     watch.kept(len(rows))
     with _signals_as_ctrl_c():
         try:
-            _run_missing(plan, out, rows, jobs or default_jobs(plan), watch)
+            missing = [cell for cell in plan.cells if cell.name not in rows]
+            with contextlib.closing(engine.run(missing, out, watch)) as ending:
+                for cell, row in ending:
+                    rows[cell.name] = row
+                    write_results(out, plan, rows)
         except KeyboardInterrupt:
-            write_results(out, plan, rows)
             raise InterruptedRunError(
                 f"stopped with {len(rows)} of {len(plan.cells)} cells done; their results are in {out}, "
                 f"and the same command goes on from there"
             ) from None
         finally:
             watch.close()
+            report_if_possible(out)
     print_table(pivot(plan, rows))
     print(f"Everything is in {out}")
     _raise_if_failed(rows, out)
-
-
-def cell_folder(out: Path, cell: Cell) -> Path:
-    """Return where a cell's run is."""
-    return out / "cells" / cell.folder
-
-
-def default_jobs(plan: Plan) -> int:
-    """Return how many cells at a time: as many as have a core for each of their processes, at least one."""
-    processes = max(cell.config.federation.workers for cell in plan.cells) + 1
-    return max(1, (os.cpu_count() or 1) // processes)
-
-
-def _run_missing(plan: Plan, out: Path, rows: Rows, jobs: int, watch: Watch) -> None:
-    """Run the cells that have no row, some at a time; nothing is left running, whatever happens."""
-    stop = threading.Event()
-
-    def run(cell: Cell) -> Row:
-        watch.begins(cell.name)
-        row = run_cell(cell.config, cell_folder(out, cell), stop)
-        watch.ends(cell.name, row)
-        return row
-
-    waiting: dict[Future[Row], Cell] = {}
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            for cell in plan.cells:
-                if cell.name not in rows:
-                    waiting[pool.submit(run, cell)] = cell
-            while waiting:
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    rows[waiting.pop(future).name] = future.result()
-                    write_results(out, plan, rows)
-        finally:
-            stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            ended = {future: cell for future, cell in waiting.items() if not future.cancelled()}
-            rows |= {cell.name: future.result() for future, cell in ended.items() if not future.exception()}
 
 
 @contextlib.contextmanager

@@ -11,10 +11,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from sweep.changes import changed
-from sweep.file import Changes, SweepConfig, TableConfig, read_sweep
+from sweep.file import Changes, PaperConfig, SweepConfig, TableConfig, read_sweep
 from vfl.config import RunConfig, apply_change, read_tree
 from vfl.errors import UserError
 from vfl.registry import explain
+
+DEFAULT_SIZE = "small"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,13 @@ class Plan:
     axes: dict[str, tuple[str, ...]]
     cells: tuple[Cell, ...]
     table: TableConfig
+    paper: PaperConfig | None = None
+    note: str = ""
+
+
+def cell_folder(out: Path, cell: Cell) -> Path:
+    """Return where a cell's run is."""
+    return out / "cells" / cell.folder
 
 
 class Problems:
@@ -53,14 +62,23 @@ class Problems:
             raise UserError(f"{path}: " + "; ".join(s + _where(names, cells) for s, names in self._found.items()))
 
 
-def load_plan(path: Path, changes: list[str] | None = None) -> Plan:
-    """Read a sweep's file, apply `a.b=c` changes to its base, and lay out the cells."""
+def load_plan(path: Path, changes: list[str] | None = None, size: str | None = None) -> Plan:
+    """Read a sweep's file in one of its sizes, apply `a.b=c` changes to its base, and lay out the cells."""
     sweep = read_sweep(path)
+    size = _which_size(path, sweep, size)
     base = sweep.base if isinstance(sweep.base, dict) else read_tree(path.parent / sweep.base, "config", "configs/")
-    for change in changes or []:
-        apply_change(base, change)
     problems = Problems()
     _check_names(sweep, problems)
+    if size is not None:
+        chosen = sweep.sizes[size]
+        base = changed(base, chosen.base)
+        own = {"skip": chosen.skip, "only": chosen.only, "adjust": chosen.adjust}
+        _check_names(sweep.model_copy(update={"axes": sweep.axes | chosen.axes, **own}), problems, f"sizes.{size}.")
+        sweep = sweep.model_copy(
+            update={"axes": sweep.axes | chosen.axes} | {key: getattr(sweep, key) + more for key, more in own.items()}
+        )
+    for change in changes or []:
+        apply_change(base, change)
     drafts = _drafts(sweep)
     if not drafts:
         problems.add("skip and only leave no cell" if sweep.axes else "axes: give at least one axis, or cells")
@@ -68,7 +86,19 @@ def load_plan(path: Path, changes: list[str] | None = None) -> Plan:
     cells = [_cell(base, draft, problems) for draft in drafts]
     problems.raise_if_any(path, len(drafts))
     axes = {axis: tuple(values) for axis, values in sweep.axes.items()}
-    return Plan(path.stem, axes, _apart([cell for cell in cells if cell]), sweep.table)
+    name = f"{path.stem}-{size}" if size else path.stem
+    note = sweep.sizes[size].note if size else ""
+    return Plan(name, axes, _apart([cell for cell in cells if cell]), sweep.table, sweep.paper, note)
+
+
+def _which_size(path: Path, sweep: SweepConfig, size: str | None) -> str | None:
+    """Return the size that is asked for; a file that has sizes is run in its `small` one, or its first."""
+    known = ", ".join(sweep.sizes)
+    if size is not None and size not in sweep.sizes:
+        raise UserError(f"--size {size}: {path} has " + (f"the sizes {known}" if known else "no sizes"))
+    if size is None and sweep.sizes:
+        return DEFAULT_SIZE if DEFAULT_SIZE in sweep.sizes else next(iter(sweep.sizes))
+    return size
 
 
 @dataclass(frozen=True)
@@ -86,6 +116,7 @@ def _drafts(sweep: SweepConfig) -> list[_Draft]:
         values = dict(zip(sweep.axes, choice, strict=True))
         if not _left_out(values, sweep):
             changes = tuple(sweep.axes[axis][value] for axis, value in values.items())
+            changes += tuple(one.change for one in sweep.adjust if _fits(values, one.where))
             drafts.append(_Draft(", ".join(choice), values, changes))
     return drafts + [_Draft(name, {}, (changes,)) for name, changes in sweep.cells.items()]
 
@@ -102,12 +133,13 @@ def _fits(values: dict[str, str], one: dict[str, tuple[str, ...]]) -> bool:
     return all(values.get(axis) in named for axis, named in one.items())
 
 
-def _check_names(sweep: SweepConfig, problems: Problems) -> None:
+def _check_names(sweep: SweepConfig, problems: Problems, within: str = "") -> None:
     for axis, values in sweep.axes.items():
         if not values:
             problems.add(f"axes.{axis}: has no values")
-    entries = [(f"skip.{number}", one) for number, one in enumerate(sweep.skip)]
-    entries += [(f"only.{number}", one) for number, one in enumerate(sweep.only)]
+    entries = [(f"{within}skip.{number}", one) for number, one in enumerate(sweep.skip)]
+    entries += [(f"{within}only.{number}", one) for number, one in enumerate(sweep.only)]
+    entries += [(f"{within}adjust.{number}.where", one.where) for number, one in enumerate(sweep.adjust)]
     for where, one in entries:
         if not one:
             problems.add(f"{where}: names no axis")

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from sweep.table import PRICE, Rows, Table
+from sweep.table import PRICE, Line, Rows, Table
 
 PRICE_TITLES = ("training loss", "test accuracy", "ms a round", "MB a round")
 PRICE_FORMS = {"train.loss_end": ("{:.4f}", 1), "train.test_accuracy": ("{:.1f} %", 100)} | {
@@ -18,16 +18,21 @@ def markdown(name: str, table: Table, rows: Rows) -> str:
     """Return the table, the single cells, and the sentences of cells that failed, as Markdown."""
     parts = [f"# {name}: {table.number.title}"]
     if table.lines:
-        header, *body = grid(table)
-        parts.append("\n".join([_line(header), _line(["---", *["---:"] * (len(header) - 1)]), *map(_line, body)]))
+        parts.append(as_markdown(grid(table)))
     if table.singles:
-        lines = [_line(["cell", table.number.title]), _line(["---", "---:"])]
-        parts.append("\n".join(lines + [_line([cell, entry.text(table.number)]) for cell, entry in table.singles]))
+        singles = [[cell, entry.text(table.number)] for cell, entry in table.singles]
+        parts.append(as_markdown([["cell", table.number.title], *singles]))
     parts += notes(table)
     failed = [f"- {_plain(cell)}: {_plain(row.error)}" for cell, row in rows.items() if not row.complete]
     if failed:
         parts.append("\n".join(["Failed:", "", *failed]))
     return "\n\n".join(parts) + "\n"
+
+
+def as_markdown(grid: list[list[str]]) -> str:
+    """Return a grid of texts, the header first, as a Markdown table."""
+    header, *body = grid
+    return "\n".join([_line(header), _line(["---", *["---:"] * (len(header) - 1)]), *map(_line, body)])
 
 
 def print_table(table: Table) -> None:
@@ -63,7 +68,7 @@ def grid(table: Table) -> list[list[str]]:
         if several:
             texts.append(f"{table.number.text(line.best.value)} ({line.best.column})" if line.best else NOTHING)
         if table.priced:
-            texts += [_price(key, value) for key, value in zip(PRICE, line.price, strict=True)]
+            texts += price_texts(line)
         lines.append(texts)
     return lines
 
@@ -79,6 +84,11 @@ def notes(table: Table) -> list[str]:
             "cells without an attack."
         )
     return found
+
+
+def price_texts(line: Line) -> list[str]:
+    """Return what training costs in a row."""
+    return [_price(key, value) for key, value in zip(PRICE, line.price, strict=True)]
 
 
 def _price(key: str, value: float | None) -> str:

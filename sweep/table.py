@@ -22,6 +22,8 @@ class Entry:
 
     state: State
     value: float | None = None
+    cells: tuple[str, ...] = ()
+    """The names of its cells, run or not."""
 
     def text(self, number: Number) -> str:
         """Write the value, or why there is none."""
@@ -129,9 +131,10 @@ def _attacked(plan: Plan, values: dict[str, str], number: Number) -> bool:
 def _entry(cells: list[Cell], rows: Rows, number: Number) -> Entry:
     there = [rows[cell.name] for cell in cells if cell.name in rows]
     done = [row for row in there if row.complete]
+    names = tuple(cell.name for cell in cells)
     if done:
-        return Entry("done", _mean([row.numbers.get(number.key) for row in done]))
-    return Entry("failed" if there else "not run" if cells else "skipped")
+        return Entry("done", _mean([row.numbers.get(number.key) for row in done]), names)
+    return Entry("failed" if there else "not run" if cells else "skipped", cells=names)
 
 
 def _best(entries: tuple[Entry, ...], columns: tuple[str, ...], number: Number) -> Best | None:

@@ -3,18 +3,20 @@
 import csv
 import io
 import json
+import os
 import platform
-from importlib.metadata import version
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sweep.cell import Row
 from sweep.numbers import NUMBERS
 from sweep.picture import save_heatmap
-from sweep.plan import Cell, Plan
-from sweep.show import markdown
+from sweep.plan import Cell, Plan, cell_folder
+from sweep.show import PRICE_TITLES, markdown, price_texts
 from sweep.table import Rows, Table, pivot
 from vfl.results import write_atomically
+from vfl.versions import versions
 
 FIXED = ("cell", "ended", "error", "seed", "attack.name", "attack.used", *NUMBERS)
 
@@ -46,18 +48,51 @@ def as_csv(plan: Plan, rows: Rows) -> str:
 
 
 def as_tree(plan: Plan, rows: Rows) -> dict[str, Any]:
-    """Return everything: the versions, the axes, and each cell's row with its config."""
+    """Return everything: the versions, the axes, each cell's row with its config, and the table."""
     return {
         "sweep": plan.name,
-        "versions": {"cafe-vfl": version("cafe-vfl"), "torch": version("torch"), "python": platform.python_version()},
+        "versions": versions(),
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
         "axes": {axis: list(values) for axis, values in plan.axes.items()},
         "table": plan.table.model_dump(mode="json"),
         "planned": len(plan.cells),
         "rows": [
-            {"axes": cell.values, **_facts(cell, rows[cell.name]), "config": cell.config.model_dump(mode="json")}
+            {
+                "axes": cell.values,
+                **_facts(cell, rows[cell.name]),
+                "folder": cell_folder(Path(), cell).as_posix(),
+                "config": cell.config.model_dump(mode="json"),
+            }
             for cell in plan.cells
             if cell.name in rows
         ],
+        "pivot": _pivot_tree(pivot(plan, rows)),
+    }
+
+
+def _pivot_tree(table: Table) -> dict[str, Any]:
+    """Return the table as `cafe report` reads it: numbers, and the words for them."""
+    number = table.number
+    return {
+        "number": number.key,
+        "title": number.title,
+        "limits": number.limits,
+        "row_axis": table.row_axis,
+        "column_axis": table.column_axis,
+        "columns": table.columns,
+        "lines": [
+            {
+                "name": line.name,
+                "entries": [asdict(entry) | {"text": entry.text(number)} for entry in line.entries],
+                "best": asdict(line.best) if line.best else None,
+                "price": price_texts(line) if table.priced else [],
+            }
+            for line in table.lines
+        ],
+        "price_titles": PRICE_TITLES if table.priced else [],
+        "note": table.note,
+        "baseline": table.baseline,
+        "baseline_text": "" if table.baseline is None else f"{number.text(table.baseline)} {number.unit}",
     }
 
 

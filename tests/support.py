@@ -9,8 +9,7 @@ from bench.one_process import observations
 from vfl.config import RunConfig, parse_config
 from vfl.launch import run_federation
 from vfl.observation import ModelTensors, Observation, Setting
-from vfl.partition import partition
-from vfl.slices import load_data
+from vfl.slices import boxes_of, load_data
 from vfl.transcript import Transcript
 
 
@@ -39,7 +38,7 @@ def run_in_one_process(config: RunConfig) -> list[Observation]:
     data = load_data(config)
     setting = Setting(
         model=config.model,
-        boxes=tuple(partition(data.sample_shape, config.federation.workers, config.federation.slices)),
+        boxes=tuple(boxes_of(data, config)),
         classes=data.classes,
         samples=len(data.x),
         batch_size=config.federation.batch_size,

@@ -1,1 +1,20 @@
-"""What every party agrees on: configuration, models, partitions, data sets, scoring, and the `cafe` command."""
+"""What every party agrees on: configuration, models, partitions, data sets, scoring, and the `cafe` command.
+
+For notebooks and scripts: `vfl.run`, `vfl.attack` and `vfl.load`; docs/python.md.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vfl.api import Images, Run, attack, load, run
+
+__all__ = ["Images", "Run", "attack", "load", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the API when it is first used: most who import this package want one of its modules only."""
+    if name not in __all__:
+        raise AttributeError(f"module 'vfl' has no attribute {name!r}")
+    from vfl import api
+
+    return getattr(api, name)

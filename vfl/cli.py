@@ -1,8 +1,10 @@
 """The `cafe` command."""
 
+import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -15,6 +17,9 @@ from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
 from vfl.stop import interrupt, stopped
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from vfl.datasets import Data
     from vfl.registry import Registry
 
 # gRPC's core logs what our errors say in a sentence, and nothing here forks after it is initialised; it reads both
@@ -38,32 +43,53 @@ Changes = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the file, as in data.samples=60."),
 ]
 Out = Annotated[Path | None, typer.Option("--out", help="The folder for the results; runs/NAME by default.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print summary.json on standard output, and nothing else there.")]
 Tls = Annotated[
     Path | None, typer.Option(metavar="DIR", help="A folder with ca.pem and this party's .pem and .key: mutual TLS.")
 ]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Let plain text leave this machine.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last checkpoint in --out (federation.checkpoint_every).")
+]
+Ui = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run as it goes on (docs/ui.md).")]
+UiListen = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Where the page is served; beyond this machine it wants a token.")
+]
+UI_LISTEN = "127.0.0.1:8080"
 
 REJOIN_SECONDS = 60.0
 """How long `cafe serve` waits for a lost worker, and `cafe work` tries to come back, if the config does not say."""
 
 
 @app.command()
-def run(file: ConfigFile, changes: Changes = None, out: Out = None, quiet: Quiet = False) -> None:
+def run(
+    file: ConfigFile,
+    changes: Changes = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    resume: Resume = False,
+    ui: Ui = False,
+    ui_listen: UiListen = UI_LISTEN,
+) -> None:
     """Run a whole federation on this machine: coordinator, workers, attack, scores."""
     config = load_config(file, changes)
+    _address(ui_listen, "--ui-listen")
     folder = _folder(out, file)
     from vfl.forkserver import warm_up
 
     warm_up()
     from vfl.launch import run_federation
-    from vfl.referee import score_run
-    from vfl.show import show_summary
+    from vfl.progress import Watch
     from vfl.slices import load_data
 
-    data = load_data(config)
-    run_federation(config, data, folder, quiet)
-    show_summary(score_run(folder, config, data), folder)
+    with _page(ui, ui_listen, folder) as controls:
+        data = load_data(config)
+        with _reported(folder), Watch(folder, config.federation.workers, quiet) as watch:
+            run_federation(config, data, folder, not (watch.live or ui), resume, controls)
+            _finish(folder, config, data)
+        _show(folder, quiet, as_json)
 
 
 @app.command()
@@ -72,39 +98,52 @@ def serve(
     changes: Changes = None,
     out: Out = None,
     quiet: Quiet = False,
+    as_json: Json = False,
     listen: Annotated[str, typer.Option(help="Where workers reach the coordinator, HOST:PORT.")] = "127.0.0.1:7000",
     referee: Annotated[
         bool, typer.Option("--referee", help="Simulation: load the data set afterwards and score the attack.")
     ] = False,
     tls: Tls = None,
     insecure: Insecure = False,
+    resume: Resume = False,
+    ui: Ui = False,
+    ui_listen: UiListen = UI_LISTEN,
 ) -> None:
     """Start the coordinator alone; workers join with `cafe work`."""
     config = load_config(file, changes)
     _address(listen, "--listen")
+    _address(ui_listen, "--ui-listen")
     from vfl.tls import COORDINATOR, identity_for
 
     identity = identity_for(tls, insecure, COORDINATOR, {"--listen": listen})
     folder = _folder(out, file)
     from server.main import ServeOptions
     from server.main import serve as conduct
-    from vfl.progress import Reporter
-    from vfl.results import load_summary
-    from vfl.show import show_summary
+    from vfl.estimates import Estimates
+    from vfl.progress import Watch
+    from vfl.slices import load_data
 
-    reporter = Reporter(quiet)
-
-    def announce(address: str) -> None:
-        reporter.say(f"coordinator listening on {address}, waiting for {config.federation.workers} workers")
-
-    patience = config.federation.patience(REJOIN_SECONDS)
-    conduct(config, ServeOptions(folder, listen, tls=identity, rejoin_timeout=patience), reporter, announce)
-    if referee:
-        from vfl.referee import score_run
-        from vfl.slices import load_data
-
-        score_run(folder, config, load_data(config))
-    show_summary(load_summary(folder), folder)
+    workers, patience = config.federation.workers, config.federation.patience(REJOIN_SECONDS)
+    with _page(ui, ui_listen, folder) as controls:
+        options = ServeOptions(
+            folder,
+            listen,
+            tls=identity,
+            rejoin_timeout=patience,
+            resume=resume,
+            workers_wait=patience > 0,
+            estimates=ui,
+            controls=controls,
+        )
+        noted = Estimates(folder) if ui else contextlib.nullcontext()
+        with _reported(folder), noted, Watch(folder, workers, quiet) as watch:
+            conduct(
+                config,
+                options,
+                lambda address: watch.say(f"coordinator listening on {address}, waiting for {workers} workers"),
+            )
+            _finish(folder, config, load_data(config) if referee else None)
+        _show(folder, quiet, as_json)
 
 
 @app.command()
@@ -118,7 +157,14 @@ def work(
     ] = "127.0.0.1:0",
     advertise: Annotated[str | None, typer.Option(help="The address peers are told, if it is not --listen's.")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="A file with this worker's own slice; without it the config's data set is cut.")
+        Path | None,
+        typer.Option(
+            help="A file with this worker's own slice, or its own table (.csv, .parquet), whose rows are then aligned "
+            "with the others'; without it the config's data set is cut."
+        ),
+    ] = None,
+    align_key: Annotated[
+        Path | None, typer.Option(help="With a table: a file with the secret that all workers share, and nobody else.")
     ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")] = None,
     key_file: Annotated[
@@ -137,14 +183,13 @@ def work(
 
     identity = identity_for(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
     from vfl.show import defence_lines
-    from vfl.slices import WorkerData, load_data, slice_for
+    from worker.aligning import hold
     from worker.main import work as take_part
     from worker.rounds import WorkerOptions
 
-    held = WorkerData.load(data) if data else slice_for(load_data(config), config, worker)
     patience = config.federation.patience(REJOIN_SECONDS)
     options = WorkerOptions(worker, coordinator, listen, advertise, threads, key_file, identity, insecure, patience)
-    finished = take_part(config, held, options)
+    finished = take_part(config, hold(config, data, align_key, options), options)
     print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
     for line in defence_lines([finished.defence]):
         print(line, file=sys.stderr)
@@ -261,13 +306,13 @@ def attack(
     ] = None,
     score: Annotated[bool, typer.Option(help="Load the recorded config's data set and score the result.")] = True,
     quiet: Quiet = False,
+    as_json: Json = False,
 ) -> None:
     """Run an attack offline, on what a coordinator recorded."""
     from server.offline import attack_transcript
-    from vfl.progress import Reporter
-    from vfl.results import load_summary
-    from vfl.show import show_summary
+    from vfl.progress import Watch
     from vfl.transcript import Transcript
+    from vfl.trust import refuse_imports
 
     recorded = Transcript(transcript)
     tree = recorded.config.model_dump(mode="json")
@@ -276,14 +321,15 @@ def attack(
     for change in changes or []:
         apply_change(tree, change)
     config = parse_config(tree, "the recorded config")
+    sections = {"model": recorded.config.model.model_dump(mode="json"), "data": tree["data"], "attack": tree["attack"]}
+    refuse_imports(sections, [name or "", *(change.partition("=")[2] for change in changes or [])], transcript)
     if out is not None and (out / "transcript").resolve() == transcript.resolve():
         raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
     folder = _folder(out or transcript.resolve().parent / f"attack-{config.attack.name.replace(':', '.')}", transcript)
-    reporter = Reporter(quiet)
-    attack_transcript(recorded, config, folder, reporter)
-    if score:
-        _score_if_possible(folder, config, reporter)
-    show_summary(load_summary(folder), folder)
+    with _reported(folder), Watch(folder, 0, quiet) as watch:
+        attack_transcript(recorded, config, folder)
+        _finish(folder, config, _truth(config, watch.say) if score else None)
+    _show(folder, quiet, as_json)
 
 
 @app.command()
@@ -294,43 +340,114 @@ def sweep(
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the base config, as in data.samples=60."),
     ] = None,
     out: Out = None,
+    size: Annotated[
+        str | None, typer.Option(help="One of the file's sizes, such as smoke, small or paper; small by default.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells at a time; cores // (workers + 1) by default.")] = None,
+    engine: Annotated[str, typer.Option(help="Where cells run: local or ray.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="ray: the cluster, HOST:PORT or auto; without it one on this machine.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run many federations, a grid of changes to one config, and put all results in one table."""
     from sweep.plan import load_plan
 
-    plan = load_plan(file, changes)
-    folder = _folder(out, file)
+    plan = load_plan(file, changes, size)
+    folder = _folder(out or Path("runs") / plan.name, file)
     from sweep.check import check_cells
-    from sweep.main import run_sweep
+    from sweep.main import choose_engine, run_sweep
 
+    chosen = choose_engine(engine, jobs, address)
     check_cells(plan, file)
-    run_sweep(plan, folder, jobs, quiet)
+    run_sweep(plan, folder, chosen, quiet)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a sweep.")],
+) -> None:
+    """Write DIR/report.html again: everything that a run or a sweep showed, in one file that needs no network."""
+    from report.main import write_report
+
+    print(write_report(folder))
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")],
+    to: Annotated[str, typer.Option(help="csv or mlflow.")] = "csv",
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="csv: the folder, DIR/csv by default; mlflow: the tracking URI, MLflow's own by default.",
+        ),
+    ] = None,
+) -> None:
+    """Give a finished run to other programs: its curves, scores and images as CSV files, or as a run in MLflow."""
+    if to not in ("csv", "mlflow"):
+        raise UserError(f"--to {to}: choose csv or mlflow")
+    from vfl.export import export_csv, export_mlflow
+
+    if to == "mlflow":
+        print(export_mlflow(folder, out))
+    else:
+        for path in export_csv(folder, Path(out) if out else folder / "csv"):
+            print(path)
+
+
+@app.command("ui")
+def show_page(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, finished or not.")],
+    ui_listen: UiListen = UI_LISTEN,
+) -> None:
+    """Serve the page of a run's folder, until Ctrl-C."""
+    _address(ui_listen, "--ui-listen")
+    from ui.main import open_place, show_folder
+
+    show_folder(folder, open_place(ui_listen))
+
+
+@app.command()
+def results(
+    add: Annotated[
+        list[Path] | None, typer.Option(metavar="DIR", help="A sweep's folder whose results are kept; may be repeated.")
+    ] = None,
+    experiments: Annotated[Path, typer.Option(help="The folder of the sweeps' files.")] = Path("experiments/paper"),
+    kept: Annotated[Path, typer.Option(help="The folder where results are kept.")] = Path("experiments/results"),
+    page: Annotated[Path, typer.Option(help="The page to write.")] = Path("RESULTS.md"),
+) -> None:
+    """Write RESULTS.md: the paper's tables beside ours, from the results that are kept."""
+    from sweep.results import keep_results, write_page
+
+    for folder in add or []:
+        print(f"kept as {keep_results(folder, experiments, kept)}")
+    write_page(experiments, kept, page)
+    print(f"{page} is written")
 
 
 @app.command("list")
 def list_plugins(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="attacks, defences, datasets or models.")],
+    kind: Annotated[
+        str | None, typer.Argument(metavar="KIND", help="attacks, defences, datasets or models; all without it.")
+    ] = None,
 ) -> None:
-    """Show what can be named in a config."""
+    """Show what can be named in a config: every plug-in, or those of a kind with their options."""
     from attacker.interface import attacks
+    from vfl.catalogue import catalogue
     from vfl.datasets import datasets
     from vfl.models import models
     from worker.defences import defences
 
     kinds: dict[str, Registry[Any]] = {"attacks": attacks, "defences": defences, "datasets": datasets, "models": models}
-    if kind not in kinds:
+    if kind is not None and kind not in kinds:
         raise UserError(f"cafe list {kind}: choose one of {', '.join(kinds)}")
-    for name in kinds[kind].names():
-        plugin = kinds[kind].find(name)
-        options = ", ".join(
-            f"{key}={field.get_default()!r}" if not field.is_required() else f"{key} (needed)"
-            for key, field in plugin.model_fields.items()
-        )
-        print(f"{name:<16} {(plugin.__doc__ or '').strip().splitlines()[0]}")
-        if options:
-            print(f"{'':<16} options: {options}")
+    for name in [kind] if kind else kinds:
+        if kind is None:
+            print(f"{name}:")
+        for line in catalogue(kinds[name], options=kind is not None):
+            print(line)
 
 
 @app.command()
@@ -343,7 +460,7 @@ def bench(
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
 ) -> None:
-    """Measure: the wire, training, an attack, gradient matching, the defences' cost, or an attack's to training."""
+    """Measure: the wire, training, attacks and their cost to it, gradient matching, defences, faults, or load."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name not in NAMES:
@@ -379,7 +496,7 @@ def main() -> None:
 def _end(error: CafeError) -> NoReturn:
     # A Ctrl-C that met Python inside an `exec` (dataclasses, namedtuples: any import) leaves a mark there that makes
     # the interpreter end by the signal instead of our exit code; the next `exec` wipes it out.
-    exec("")
+    exec("")  # of nothing  # nosec B102
     print(f"cafe: {error}", file=sys.stderr)
     raise SystemExit(error.exit_code)
 
@@ -406,16 +523,67 @@ def _address(text: str, option: str) -> None:
         raise UserError(f"{option} {text}: expected HOST:PORT, for example 192.0.2.10:7000")
 
 
-def _score_if_possible(folder: Path, config: RunConfig, reporter: Any) -> None:
-    from vfl.referee import score_run
+def _truth(config: RunConfig, say: Callable[[str], None]) -> "Data | None":
     from vfl.slices import load_data
 
     try:
-        data = load_data(config)
+        return load_data(config)
     except UserError as error:
-        reporter.say(f"no scores, as the ground truth cannot be loaded: {error}")
-        return
-    score_run(folder, config, data)
+        say(f"no scores, as the ground truth cannot be loaded: {error}")
+        return None
+
+
+def _page(ui: bool, listen: str, folder: Path) -> "contextlib.AbstractContextManager[Connection | None]":
+    """Return the live page of a run, if one is asked for; inside, where the coordinator hears of it."""
+    if not ui:
+        return contextlib.nullcontext()
+    from ui.main import live_page
+
+    return live_page(folder, listen)
+
+
+def _finish(folder: Path, config: RunConfig, data: "Data | None") -> None:
+    """Score a run where there is the truth, and close its journal."""
+    from vfl.journal import Journal
+    from vfl.referee import score_run
+
+    journal = Journal(folder)
+    try:
+        if data is not None:
+            journal.state("scoring")
+            score_run(folder, config, data)
+    except Exception as error:
+        journal.state("ended", str(in_words(error)))
+        raise
+    journal.finish()
+
+
+@contextlib.contextmanager
+def _reported(folder: Path) -> Iterator[None]:
+    """Write the report of what a run leaves in its folder, also if it fails."""
+    before = _when_written(folder)
+    try:
+        yield
+    finally:
+        if _when_written(folder) != before:
+            from report.main import report_if_possible
+
+            report_if_possible(folder)
+
+
+def _when_written(folder: Path) -> int | None:
+    path = folder / "summary.json"
+    return path.stat().st_mtime_ns if path.exists() else None
+
+
+def _show(folder: Path, quiet: bool, as_json: bool) -> None:
+    from vfl.results import load_summary
+    from vfl.show import show_summary
+
+    if as_json:
+        print((folder / "summary.json").read_text(encoding="utf-8"), end="")
+    elif not quiet:
+        show_summary(load_summary(folder), folder)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,17 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from vfl.errors import UserError
+from vfl.files import read_bounded
+from vfl.limits import CONFIG_BYTES
+from vfl.model_section import ModelSection
 from vfl.registry import PluginSection, explain
+from vfl.yaml_text import YamlError, parse_yaml
+
+SILENCE_SECONDS = 30.0
+"""How long a party may give no sign of life before its connection counts as lost, if the config does not say."""
 
 
 class Section(BaseModel):
@@ -25,10 +31,13 @@ class FederationConfig(Section):
     rounds: int | None = Field(None, ge=1)
     schedule: Literal["epochs", "uniform", "orthogonal"] = "epochs"
     label_holder: int = Field(0, ge=0)
+    label_holder_features: bool = True
     slices: tuple[str, ...] | None = None
     join_timeout: float = Field(120.0, gt=0)
     round_timeout: float = Field(300.0, gt=0)
     rejoin_timeout: float | None = Field(None, ge=0)
+    silence_timeout: float = Field(SILENCE_SECONDS, ge=1)
+    checkpoint_every: int | None = Field(None, ge=1)
     when_withheld: Literal["end", "continue"] = "end"
 
     @model_validator(mode="after")
@@ -37,9 +46,29 @@ class FederationConfig(Section):
             raise ValueError("give either epochs or rounds, and not both")
         if self.label_holder >= self.workers:
             raise ValueError(f"label_holder is {self.label_holder}, but the workers are 0 to {self.workers - 1}")
-        if self.slices is not None and len(self.slices) != self.workers:
-            raise ValueError(f"slices lists {len(self.slices)} slices for {self.workers} workers")
+        if not self.label_holder_features and not self.label_holder == self.workers - 1 > 0:
+            raise ValueError(
+                f"label_holder_features: a label holder without features must be the last of two workers or more; "
+                f"set label_holder to {max(1, self.workers - 1)}"
+            )
+        if self.slices is not None and len(self.slices) != self.feature_holders:
+            raise ValueError(f"slices lists {len(self.slices)} slices for {self.feature_holders} workers with features")
         return self
+
+    @field_validator("label_holder", mode="before")
+    @classmethod
+    def _is_a_worker(cls, value: Any) -> Any:
+        if value == "coordinator":
+            raise ValueError(
+                "labels at the coordinator are not played: it would compute the top model itself and see every "
+                "worker's outputs; give them to a worker without features (label_holder_features: false)"
+            )
+        return value
+
+    @property
+    def feature_holders(self) -> int:
+        """Return how many workers hold features: all, or all but the last, which has the labels alone."""
+        return self.workers if self.label_holder_features else self.workers - 1
 
     def patience(self, default: float) -> float:
         """Return for how many seconds a lost worker is waited for."""
@@ -134,7 +163,7 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0)
     data: PluginSection
     federation: FederationConfig
-    model: PluginSection = PluginSection(name="cafe_cnn")
+    model: ModelSection = ModelSection(name="cafe_cnn")
     training: TrainingConfig = TrainingConfig()
     defence: Annotated[
         Annotated[PluginSection, Tag("(one)")]
@@ -149,12 +178,20 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _workers_exist(self) -> "RunConfig":
+        by_worker = {"model.bottoms": list(self.model.bottoms)}
         if isinstance(self.defence, DefencesByWorker):
-            for worker in self.defence.workers:
+            by_worker["defence.workers"] = list(self.defence.workers)
+        for key, workers in by_worker.items():
+            for worker in workers:
                 if not 0 <= worker < self.federation.workers:
                     last = self.federation.workers - 1
-                    raise ValueError(f"defence.workers names worker {worker}, but the workers are 0 to {last}")
+                    raise ValueError(f"{key} names worker {worker}, but the workers are 0 to {last}")
         return self
+
+    @property
+    def records(self) -> bool:
+        """Whether the rounds are kept on disk: if asked for, and for an attack that would have to see them again."""
+        return self.transcript or (self.federation.checkpoint_every is not None and self.attack.name != "none")
 
     def defence_of(self, worker: int) -> DefenceChain:
         """Return a worker's defences, in their order."""
@@ -175,13 +212,13 @@ def load_config(path: Path, changes: list[str] | None = None) -> RunConfig:
 def read_tree(path: Path, kind: str, examples: str) -> dict[str, Any]:
     """Read a YAML file that holds keys; the error names its kind and where examples are."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = parse_yaml(read_bounded(path, CONFIG_BYTES).decode("utf-8"))
     except OSError as error:
         raise UserError(f"the {kind} file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"the {kind} file {path} is not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"the {kind} file {path} is not YAML: {_one_line(error)}") from None
+    except YamlError as error:
+        raise UserError(f"the {kind} file {path} is not YAML as it is read here: {error}") from None
     if not isinstance(tree, dict):
         raise UserError(f"the {kind} file {path} holds no keys; see {examples} for examples")
     return tree
@@ -208,10 +245,6 @@ def apply_change(tree: dict[str, Any], change: str) -> None:
             raise UserError(f"--set {change}: {parent} holds a value, not further keys")
         node = child
     try:
-        node[last] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise UserError(f"--set {change}: the value is not YAML: {_one_line(error)}") from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        node[last] = parse_yaml(value)
+    except YamlError as error:
+        raise UserError(f"--set {change}: the value is not YAML as it is read here: {error}") from None

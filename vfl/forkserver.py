@@ -6,6 +6,7 @@ import signal
 import tempfile
 import threading
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
 
 from vfl.errors import UserError
@@ -40,3 +41,11 @@ def warm_up() -> None:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it was killed; wait for that on a thread of its own."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

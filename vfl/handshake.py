@@ -8,11 +8,10 @@ import grpc
 from cryptography import x509
 
 from vfl.errors import UserError
+from vfl.limits import ANSWER_SECONDS
 from vfl.tls import Identity, Role, role_of
 
 RETRY_SECONDS = 0.2
-ANSWER_SECONDS = 10.0
-"""How long a party that accepted a connection may take to say something."""
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """What a client of HTTP/2 says first."""

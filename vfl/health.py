@@ -10,10 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from vfl.errors import CafeError
 from vfl.handshake import speaks_tls
+from vfl.limits import ANSWER_SECONDS
 from vfl.tls import Identity
-
-ANSWER_SECONDS = 10.0
-"""How long a party may take to answer."""
 
 
 class NotServingError(CafeError):

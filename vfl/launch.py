@@ -5,7 +5,6 @@ starting the sixteenth worker costs milliseconds and not another import of torch
 """
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from attacker.interface import attacks
+from attacker.interface import start_attack
 from server.aside import AttackProcess, needs_process
 from server.disturbances import WorkerLeftError
 from server.main import ServeOptions, serve
@@ -27,15 +26,14 @@ from server.parameters import Parameters
 from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.errors import CafeError, InterruptedRunError, UserError, from_words, in_words
-from vfl.forkserver import context, warm_up
+from vfl.estimates import Estimates
+from vfl.forkserver import context, end_with_parent, warm_up
 from vfl.network import resolve_device
 from vfl.observation import Setting
-from vfl.partition import partition
-from vfl.progress import Reporter
 from vfl.results import load_summary, save_summary
-from vfl.slices import WorkerData, write_slices
+from vfl.slices import WorkerData, boxes_of, write_slices
 from vfl.stop import honour
-from worker.defences import Chain
+from worker.defences import Chain, defences
 from worker.main import defence_plan, work
 from worker.rounds import Finished, WorkerOptions
 
@@ -68,7 +66,7 @@ def check(config: RunConfig, data: Data) -> None:
             Chain(chain, defence_plan(config, worker, samples))
     setting = Setting(
         model=config.model,
-        boxes=tuple(partition(data.sample_shape, config.federation.workers, config.federation.slices)),
+        boxes=tuple(boxes_of(data, config)),
         classes=data.classes,
         samples=samples,
         batch_size=config.federation.batch_size,
@@ -79,22 +77,49 @@ def check(config: RunConfig, data: Data) -> None:
         device=config.device,
     )
     Parameters(setting, config.training)
-    attacks.build(config.attack).start(setting)
+    start_attack(config.attack, setting)
 
 
-def run_federation(config: RunConfig, data: Data, out: Path, quiet: bool = False) -> None:
-    """Run a whole federation on this machine; its results are in `out` when this returns."""
+def run_federation(
+    config: RunConfig,
+    data: Data,
+    out: Path,
+    quiet: bool = False,
+    resume: bool = False,
+    controls: Connection | None = None,
+) -> None:
+    """Run a whole federation on this machine, or what is left of it; its results are in `out` when this returns.
+
+    Unless it is `quiet`, the attack shows unfinished estimates, which are scored here for whoever watches; over
+    `controls` they may tell the coordinator to pause, to go on or to stop.
+    """
     check(config, data)
+    if resume:
+        _check_counts(config)
+    out.mkdir(parents=True, exist_ok=True)
     with _sigterm_as_ctrl_c(), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
         slices = write_slices(config, data, Path(folder))
         children = _Children()
+        watching = contextlib.nullcontext() if quiet else Estimates(out, data)
         try:
-            _start_and_wait(config, slices, out, quiet, children)
-        except KeyboardInterrupt:
+            with watching:
+                _start_and_wait(config, slices, out, quiet, children, resume, controls)
+        except (KeyboardInterrupt, InterruptedRunError):
             children.interrupt()
             raise InterruptedRunError(f"stopped; what was done by then is in {out}") from None
         finally:
             children.end()
+
+
+def _check_counts(config: RunConfig) -> None:
+    """Refuse to start workers again whose defences need what they had counted."""
+    for worker in range(config.federation.workers):
+        for section in config.defence_of(worker):
+            if defences.build(section).keeps_count:
+                raise UserError(
+                    f"--resume: what the defence {section.name} of worker {worker} had counted went with its process; "
+                    f"start without --resume (a `cafe work` keeps its count while `cafe serve` is away)"
+                )
 
 
 @contextlib.contextmanager
@@ -119,17 +144,32 @@ def worker_threads(workers: int) -> int:
     return max(1, (os.cpu_count() or 1) // workers)
 
 
-def _start_and_wait(config: RunConfig, slices: list[Path], out: Path, quiet: bool, children: "_Children") -> None:
+def _start_and_wait(
+    config: RunConfig,
+    slices: list[Path],
+    out: Path,
+    quiet: bool,
+    children: "_Children",
+    resume: bool,
+    controls: Connection | None,
+) -> None:
     honour()
     threads = worker_threads(config.federation.workers)
     patience = config.federation.patience(0.0)  # nobody would start a lost worker again
     attack = children.start_attack() if needs_process(config) else None
     options = ServeOptions(
-        out=out, threads=threads, stop_signals=(signal.SIGTERM,), attack=attack, rejoin_timeout=patience
+        out=out,
+        threads=threads,
+        stop_signals=(signal.SIGTERM,),
+        attack=attack,
+        rejoin_timeout=patience,
+        estimates=not quiet,
+        resume=resume,
+        controls=controls,
     )
-    coordinator = children.start("coordinator", _coordinate, config, options, quiet)
-    if attack is not None:
-        attack.close()  # it is the coordinator's now, and the attack ends with it
+    coordinator = children.start("coordinator", _coordinate, config, options)
+    for theirs in filter(None, (attack, controls)):
+        theirs.close()  # they are the coordinator's now: the attack ends with it, and whoever speaks to it hears of it
     address = coordinator.receive()
     if isinstance(address, Outcome):
         raise from_words(address.code, address.sentence)
@@ -144,8 +184,8 @@ def _start_and_wait(config: RunConfig, slices: list[Path], out: Path, quiet: boo
     save_summary(out, load_summary(out) | {"defence": children.defence_reports()})
 
 
-def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions, quiet: bool) -> None:
-    serve(config, options, Reporter(quiet), pipe.send, on_joined=lambda: pipe.send(JOINED))
+def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions) -> None:
+    serve(config, options, pipe.send, on_joined=lambda: pipe.send(JOINED))
 
 
 def _work(pipe: Connection, config: RunConfig, path: Path, options: WorkerOptions) -> None:
@@ -155,7 +195,7 @@ def _work(pipe: Connection, config: RunConfig, path: Path, options: WorkerOption
 def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
     """Run a role in its own process and send its outcome home; Ctrl-C is the parent's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     try:
         target(pipe, *arguments)
         outcome = Outcome()
@@ -167,14 +207,6 @@ def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) 
         told = in_words(error)
         outcome = Outcome(told.exit_code, str(told), told.worker if isinstance(told, WorkerLeftError) else None)
     pipe.send(outcome)
-
-
-def _end_with_parent() -> None:
-    """Leave no process behind when the parent was killed."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
 
 
 class _Child:

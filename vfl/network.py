@@ -8,7 +8,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from protos.codec import MESSAGE_LIMIT_BYTES
+from vfl import limits
+from vfl.config import SILENCE_SECONDS
 from vfl.errors import UserError
 from vfl.handshake import meet, speaks_tls
 from vfl.tls import Identity, Role
@@ -16,16 +17,16 @@ from vfl.tls import Identity, Role
 PROTOCOL_VERSION = 3
 
 OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
-    # A peer that vanished without closing its connection is noticed within half a minute.
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.max_receive_message_length", limits.MESSAGE_BYTES),
+    ("grpc.max_send_message_length", limits.MESSAGE_BYTES),
+    # Nobody here compresses, so nothing is unpacked: a small message cannot become a large one.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # A server does not mind how often others ask whether it is there: that is for their silence_timeout to say.
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
     # Whoever waits for another to come up, or back, looks often enough to be there in time.
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Uploads are megabytes: large frames and windows, so that neither framing nor window updates cost processor time.
     ("grpc.http2.max_frame_size", 1 << 22),
     ("grpc.http2.lookahead_bytes", 1 << 24),
@@ -36,17 +37,45 @@ OPTIONS: list[tuple[str, Any]] = [
 ]
 
 
+def noticing(silence: float) -> list[tuple[str, Any]]:
+    """Return the options with which a peer that gives no sign of life is noticed within so many seconds."""
+    asked, answered = int(silence * 2000 / 3), int(silence * 1000 / 3)
+    return [
+        *OPTIONS,
+        ("grpc.keepalive_time_ms", asked),
+        ("grpc.keepalive_timeout_ms", answered),
+        ("grpc.http2.ping_timeout_ms", answered),  # else a minute, whatever the line above says
+    ]
+
+
+def server_options(workers: int, silence: float = SILENCE_SECONDS) -> list[tuple[str, Any]]:
+    """Return the options of a server that so many workers call: what strangers do there has its limits too."""
+    return [
+        *noticing(silence),
+        ("grpc.max_allowed_incoming_connections", 2 * workers + limits.SPARE_CONNECTIONS),
+        ("grpc.max_concurrent_streams", limits.STREAMS),
+        ("grpc.server_handshake_timeout_ms", int(1000 * limits.HANDSHAKE_SECONDS)),
+        ("grpc.max_connection_idle_ms", int(1000 * limits.IDLE_SECONDS)),
+    ]
+
+
 LOOK_SECONDS = 3.0
 """How long plain text stays unanswered before it is looked whether TLS is expected there."""
 
 
-def reach(address: str, role: Role, tls: Identity | None, timeout: float) -> grpc.Channel:
-    """Connect to another party once it answers; TimeoutError when it does not, a sentence when it is the wrong one."""
+def reach(
+    address: str, role: Role, tls: Identity | None, timeout: float, silence: float = SILENCE_SECONDS
+) -> grpc.Channel:
+    """Connect to another party once it answers; TimeoutError when it does not, a sentence when it is the wrong one.
+
+    After `silence` seconds without a sign of life the connection counts as lost.
+    """
     deadline = time.monotonic() + timeout
+    options = noticing(silence)
     if tls is None:
-        channel = grpc.insecure_channel(address, options=OPTIONS)
+        channel = grpc.insecure_channel(address, options=options)
     else:
-        channel = grpc.secure_channel(address, meet(address, role, tls, timeout), options=OPTIONS)
+        channel = grpc.secure_channel(address, meet(address, role, tls, timeout), options=options)
     try:
         while not _ready(channel, min(LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
             if tls is None and speaks_tls(address):
@@ -91,7 +120,7 @@ def statuses(services: Sequence[str]) -> list[tuple[str, Any]]:
 def sentence(error: grpc.RpcError) -> str:
     """Return what a failed call says, in words."""
     code, details = error.code(), error.details()
-    return f"{details}" if details else f"{code.name}"
+    return limits.plain(details) if details else f"{code.name}"
 
 
 def resolve_device(name: str) -> str:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, product
+from itertools import accumulate, combinations, pairwise, product
 
 import torch
 from torch import Tensor
@@ -34,8 +34,20 @@ class Box:
         """Write a slice of all samples back into its place."""
         whole[(slice(None), *self._window())] = part
 
+    @classmethod
+    def nothing(cls, sample_shape: Shape) -> "Box":
+        """Return the slice of a label holder that has no features."""
+        return cls(sample_shape, (0,) * len(sample_shape), (0,) * len(sample_shape))
+
+    @property
+    def empty(self) -> bool:
+        """Whether it holds no features."""
+        return self == Box.nothing(self.sample_shape)
+
     def problem(self) -> str | None:
         """Return what is wrong with the box itself, if anything."""
+        if self.empty and self.sample_shape:
+            return None
         if not len(self.sample_shape) == len(self.start) == len(self.stop) or not self.sample_shape:
             return (
                 f"has {len(self.start)} to {len(self.stop)} bounds for a sample of {len(self.sample_shape)} dimensions"
@@ -61,6 +73,12 @@ def partition(sample_shape: Shape, workers: int, slices: Sequence[str] | None = 
     if problem:
         raise UserError(f"federation.slices: {problem}")
     return boxes
+
+
+def column_boxes(widths: Sequence[int], boxes: Sequence[Box]) -> list[Box]:
+    """Turn boxes of a table's columns into boxes of its features, of which column i makes widths[i]."""
+    edges = list(accumulate(widths, initial=0))
+    return [_box((edges[-1],), ((edges[box.start[0]], edges[box.stop[0]]),)) for box in boxes]
 
 
 def tiling_problem(boxes: Sequence[Box]) -> str | None:

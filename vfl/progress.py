@@ -1,57 +1,115 @@
-"""Progress for people: a bar on a terminal, plain lines now and then in a log. All of it on standard error."""
+"""A run as people watch it: a live view on a terminal, plain lines in a log. All of it on standard error."""
 
 import sys
+import threading
 import time
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from vfl.journal import Line, Tail
+from vfl.live import Screen
 
 LINE_EVERY_SECONDS = 5.0
+LOOK_EVERY_SECONDS = 0.25
 
 
-class Reporter:
-    """Shows the steps of a run as they go on."""
+class Shown(Protocol):
+    """A way to show a run."""
 
-    def __init__(self, quiet: bool = False) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._quiet = quiet
-        self._bar: Progress | None = None
-        self._tasks: dict[str, TaskID] = {}
-        self._last_line = 0.0
-        self._said = ("", 0)
+    def take(self, line: Line) -> None:
+        """Take in a line of the journal."""
+
+    def draw(self) -> None:
+        """Show what has been taken in."""
 
     def say(self, text: str) -> None:
-        """Say something once."""
-        if not self._quiet:
-            print(text, file=sys.stderr, flush=True) if self._bar is None else self._bar.console.print(text)
-
-    def step(self, name: str, done: int, total: int, extra: str = "") -> None:
-        """Show how far a step has come."""
-        if self._quiet:
-            return
-        if self._console.is_terminal:
-            self._draw(name, done, total, extra)
-        elif (name, done) != self._said and (done >= total or time.monotonic() - self._last_line >= LINE_EVERY_SECONDS):
-            self._last_line, self._said = time.monotonic(), (name, done)
-            self.say(f"{name}: {done} of {total}{'  ' + extra if extra else ''}")
+        """Show a sentence."""
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
 
-    def _draw(self, name: str, done: int, total: int, extra: str) -> None:
-        if self._bar is None:
-            self._bar = Progress(
-                TextColumn("{task.description:<12}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[extra]}"),
-                console=self._console,
-            )
-            self._bar.start()
-        if name not in self._tasks:
-            self._tasks[name] = self._bar.add_task(name, total=total, extra=extra)
-        self._bar.update(self._tasks[name], completed=done, total=total, extra=extra)
+
+class Watch:
+    """Follows a run's journal, in a thread, for as long as the block lasts."""
+
+    def __init__(self, out: Path, workers: int, quiet: bool = False) -> None:
+        self._tail = Tail(out)
+        console = Console(stderr=True, highlight=False)
+        self.live = not quiet and sys.stderr.isatty() and not console.is_dumb_terminal
+        """Whether somebody sees the run go on."""
+        self._shown: Shown = Screen(console, workers) if self.live else _Nothing() if quiet else _Lines()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def say(self, text: str) -> None:
+        """Say something that is not in the journal."""
+        self._shown.say(text)
+
+    def _follow(self) -> None:
+        try:
+            while not self._over.wait(LOOK_EVERY_SECONDS):
+                self._look()
+            self._look()
+        finally:
+            self._shown.close()
+            self._tail.close()
+
+    def _look(self) -> None:
+        for line in self._tail.read():
+            self._shown.take(line)
+        self._shown.draw()
+
+
+class _Nothing:
+    """Shows nothing: for --quiet."""
+
+    def take(self, line: Line) -> None:
+        """Leave it."""
+
+    def draw(self) -> None:
+        """Leave it."""
+
+    def say(self, text: str) -> None:
+        """Leave it."""
+
+    def close(self) -> None:
+        """Leave it."""
+
+
+class _Lines(_Nothing):
+    """Plain lines, for a pipe or a log."""
+
+    def __init__(self) -> None:
+        self._last, self._said = 0.0, ("", 0)
+
+    def take(self, line: Line) -> None:
+        """Write a line if it is time for one, or the last of its kind."""
+        if line["kind"] == "say":
+            self.say(line["text"])
+        elif line["kind"] == "round":
+            self._step("rounds", line["round"], line["total"], f"  loss {line['loss']:.4f}")
+        elif line["kind"] == "step":
+            self._step(line["name"], line["done"], line["total"])
+
+    def say(self, text: str) -> None:
+        """Write a sentence."""
+        print(text, file=sys.stderr, flush=True)
+
+    def _step(self, name: str, done: int, total: int, extra: str = "") -> None:
+        due = done >= total or time.monotonic() - self._last >= LINE_EVERY_SECONDS
+        if due and (name, done) != self._said:
+            self._last, self._said = time.monotonic(), (name, done)
+            self.say(f"{name}: {done} of {total}{extra}")

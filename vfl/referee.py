@@ -9,12 +9,17 @@ from torch import Tensor
 
 from vfl.config import RunConfig
 from vfl.datasets import Data
+from vfl.events import write_scores
 from vfl.metrics import exact_rows, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
-from vfl.partition import partition
 from vfl.pictures import save_pictures
 from vfl.results import load_summary, save_arrays, save_summary
+from vfl.rows import score_columns, write_rows
+from vfl.slices import boxes_of
+
+BESIDE = ("certificates", "representation_")
+"""What an attack says of each sample, which goes where the sample goes."""
 
 
 def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
@@ -31,22 +36,28 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
     if "x" in arrays:
         lost = ~np.isfinite(arrays["x"]).reshape(len(data.x), -1).all(1)
         x, order = put_in_order(arrays, data)
+        found = torch.tensor(arrays["x"])[order]  # NaN where nothing was recovered
         arrays |= {"x": x.numpy(), "x_true": data.x.numpy()}
+        arrays |= {name: rows[order.numpy()] for name, rows in arrays.items() if name.startswith(BESIDE)}
         scores = score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
         scores["samples_lost"] = int(lost.sum())
         save_pictures(out, data, x)
-    scores["over_rounds"] = [score_snapshot(path, data) for path in sorted((out / "snapshots").glob("*.npz"))]
+    scores["over_rounds"] = [score_snapshot(path, data) for path in sorted((out / "snapshots").glob("[0-9]*.npz"))]
     if "labels" in arrays:
         if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
             order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
         labels = torch.tensor(arrays["labels"])[order]
         arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
         scores["label_accuracy"] = float((labels == data.y).float().mean())
+    if "x" in arrays and data.columns:
+        scores["columns"] = score_columns(data, boxes_of(data, config), found)
+        write_rows(out, data, found, torch.tensor(arrays["labels"]) if "labels" in arrays else None)
     if "x" not in arrays and "layers" in arrays and config.training.frozen:
         scores["representation_error"] = _representation_error(config, data, arrays)
     summary["attack"].update(scores)
     save_arrays(path, arrays)
     save_summary(out, summary)
+    write_scores(out, summary, torch.tensor(arrays["x"]) if "x" in arrays else None, data.x)
     return summary
 
 
@@ -109,7 +120,7 @@ def best_order(x: Tensor, truth: Tensor, cell: Tensor) -> Tensor:
 def _representation_error(config: RunConfig, data: Data, arrays: dict[str, np.ndarray]) -> float | None:
     """Return the median relative error over samples and workers; a worker where nothing leaks does not count."""
     errors = []
-    boxes = partition(data.sample_shape, config.federation.workers, config.federation.slices)
+    boxes = boxes_of(data, config)
     for worker, box in enumerate(boxes):
         model = build_bottom(config.model, box.shape, config.seed, worker)
         with torch.no_grad():

@@ -1,15 +1,24 @@
 """Plug-ins by name: built-in ones, those of other packages (entry points), and `package.module:attribute`."""
 
 import importlib
+import re
 import sys
-from collections.abc import Callable, Iterable
-from importlib.metadata import entry_points
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from vfl.errors import UserError
+from vfl.errors import CafeError, RunFailedError, UserError
+from vfl.limits import NAME_CHARACTERS, plain
+
+_NAME = re.compile(r"\w[\w.:-]*", re.ASCII)
+
+OURS = ("attacker", "vfl", "worker")
+"""The packages whose plug-ins come with this one: an error inside of those is a bug, and keeps its traceback."""
 
 
 class Plugin(BaseModel):
@@ -20,16 +29,22 @@ class Plugin(BaseModel):
 
 P = TypeVar("P", bound=Plugin)
 C = TypeVar("C", bound=type[Plugin])
+Adapt = Callable[[str, Callable[..., Any]], type[P]]
+"""Makes a plug-in class of a plain function, given the name it was found by."""
 
 
 class Registry(Generic[P]):
     """The plug-ins of one kind. `kind` is also the config section that names them."""
 
-    def __init__(self, kind: str, base: type[P], group: str, builtins: Iterable[str]) -> None:
+    def __init__(
+        self, kind: str, base: type[P], group: str, builtins: Iterable[str], adapt: Adapt[P] | None = None
+    ) -> None:
+        """Begin with the modules of the built-in ones; `adapt` is for kinds that plain functions can be, too."""
         self.kind = kind
         self._base = base
         self.group = group
         self._builtins = tuple(builtins)
+        self._adapt = adapt
         self._classes: dict[str, type[P]] = {}
 
     def register(self, name: str) -> Callable[[C], C]:
@@ -48,28 +63,48 @@ class Registry(Generic[P]):
         self._import_builtins()
         return sorted({*self._classes, *(entry.name for entry in entry_points(group=self.group))})
 
-    def find(self, name: str) -> type[P]:
-        """Return the plug-in class called `name`."""
+    def package(self, name: str) -> str | None:
+        """Return the other package that a plug-in comes from, None for a built-in one."""
+        self._import_builtins()
+        entries = () if name in self._classes else entry_points(group=self.group, name=name)
+        return next((entry.dist.name for entry in entries if entry.dist), None)
+
+    def find(self, name: str, adapt: Adapt[P] | None = None) -> type[P]:
+        """Return the plug-in class called `name`; `adapt` takes the place of the registry's own."""
         self._import_builtins()
         if name in self._classes:
             return self._classes[name]
         for entry in entry_points(group=self.group):
             if entry.name == name:
-                return self._checked(name, entry.load())
+                return self._checked(name, self._load(entry), adapt)
         if ":" in name:
-            return self._checked(name, self._import_from(name))
+            return self._checked(name, self._import_from(name), adapt)
         raise UserError(
             f"{self.kind}.name: there is no {self.kind} called {name!r}; choose one of {', '.join(self.names())}, "
             f"or name your own as package.module:Class"
         )
 
-    def build(self, section: "PluginSection") -> P:
+    def build(self, section: "PluginSection", adapt: Adapt[P] | None = None) -> P:
         """Return the plug-in that a config section names, with its options checked."""
-        plugin = self.find(section.name)
+        plugin = self.find(section.name, adapt)
         try:
             return plugin.model_validate(section.options)
         except ValidationError as error:
             raise UserError(explain(error, self.kind, self._has(section.name, plugin))) from None
+
+    @contextmanager
+    def guard(self, name: str, plugin: object, doing: str, *passing: type[Exception]) -> Iterator[None]:
+        """Say of an error inside a plug-in that is not ours whose it is and where; `passing` are no errors."""
+        try:
+            yield
+        except CafeError:
+            raise
+        except Exception as error:
+            if isinstance(error, passing) or type(plugin).__module__.partition(".")[0] in OURS:
+                raise
+            told = " ".join(f"{type(error).__name__}: {error}".split())
+            where = _place(error, type(plugin).__module__)
+            raise RunFailedError(f"the {self.kind} plug-in {name} failed in {doing}: {told} ({where})") from error
 
     def _has(self, name: str, plugin: type[P]) -> str:
         options = ", ".join(plugin.model_fields)
@@ -79,6 +114,14 @@ class Registry(Generic[P]):
         for module in self._builtins:
             importlib.import_module(module)
 
+    def _load(self, entry: EntryPoint) -> Any:
+        try:
+            return entry.load()
+        except Exception as error:  # whatever the module of another package does when it is imported
+            package = f" of the package {entry.dist.name}" if entry.dist else ""
+            where = f"the plug-in {entry.name!r}{package} ({entry.value})"
+            raise UserError(f"{self.kind}.name: {where} cannot be imported: {_told(error)}") from None
+
     def _import_from(self, name: str) -> Any:
         module, _, attribute = name.partition(":")
         here = str(Path.cwd())
@@ -86,14 +129,33 @@ class Registry(Generic[P]):
             sys.path.insert(0, here)
         try:
             return getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise UserError(f"{self.kind}.name: {name!r} cannot be imported: {error}") from None
+        except Exception as error:  # whatever a module of somebody else does when it is imported
+            raise UserError(f"{self.kind}.name: {name!r} cannot be imported: {_told(error)}") from None
 
-    def _checked(self, name: str, thing: Any) -> type[P]:
-        if not (isinstance(thing, type) and issubclass(thing, self._base)):
-            base = f"{self._base.__module__}.{self._base.__name__}"
-            raise UserError(f"{self.kind}.name: {name!r} is not a plug-in class (a subclass of {base})")
-        return thing
+    def _checked(self, name: str, thing: Any, adapt: Adapt[P] | None) -> type[P]:
+        if isinstance(thing, type) and issubclass(thing, self._base):
+            return thing
+        adapt = adapt or self._adapt
+        of_another_kind = isinstance(thing, type) and issubclass(thing, Plugin)
+        if adapt and callable(thing) and not of_another_kind:
+            return adapt(name, thing)
+        base = f"{self._base.__module__}.{self._base.__name__}"
+        function = f", nor a function that builds a {self.kind}" if adapt else ""
+        raise UserError(f"{self.kind}.name: {name!r} is not a plug-in class (a subclass of {base}){function}")
+
+
+def _told(error: Exception) -> str:
+    """Return an error in one line; what it is called says much of those that are not about imports."""
+    kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
+    return kind + " ".join(str(error).split())
+
+
+def _place(error: Exception, module: str) -> str:
+    """Return where in a module an error came up, or where it was raised if that module had no part in it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = getattr(sys.modules.get(module), "__file__", None)
+    frame = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])
+    return f"{Path(frame.filename).name}, line {frame.lineno}"
 
 
 class PluginSection(BaseModel):
@@ -102,6 +164,14 @@ class PluginSection(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_name(cls, name: str) -> str:
+        # Folders are called after plug-ins.
+        if len(name) > NAME_CHARACTERS or not _NAME.fullmatch(name):
+            raise ValueError("a plug-in's name is made of letters, digits and . _ - :")
+        return name
 
     @property
     def options(self) -> dict[str, Any]:
@@ -122,6 +192,6 @@ def explain(error: ValidationError, where: str = "", instead: str = "") -> str:
             sentences.append(f"{key}: is missing")
         else:
             message = found["msg"].removeprefix("Value error, ")
-            got = "" if isinstance(found["input"], dict) else f" (got {found['input']!r})"
+            got = "" if isinstance(found["input"], dict) else f" (got {plain(repr(found['input']))})"
             sentences.append((f"{key}: " if parts else "") + message[:1].lower() + message[1:] + got)
     return "; ".join(sentences)

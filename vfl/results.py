@@ -1,7 +1,10 @@
 """A run's folder: `summary.json`, `recovered.npz` and `model.pt`, written whole or not at all."""
 
+import contextlib
+import io
 import json
 import math
+import os
 import shutil
 import statistics
 import time
@@ -19,6 +22,7 @@ from vfl.models.whole import state_dict
 from vfl.observation import ModelTensors, Setting
 from vfl.partition import assemble
 from vfl.recovery import Recovery, spans
+from vfl.versions import versions
 
 SCORES = ("psnr_mean", "psnr_median", "psnr_min", "ssim_mean", "share_30db", "psnr_baseline")
 """What the referee adds for images; without a referee they stay null."""
@@ -54,7 +58,8 @@ class Disturbance:
     round: int
     reasons: tuple[str, ...]
     seconds: float
-    redone: int
+    redone: int | None
+    """None if nobody knows: the coordinator itself was lost, and kept no transcript."""
 
 
 @dataclass
@@ -128,6 +133,7 @@ def write_summary(
     summary = {
         "config": config.model_dump(mode="json"),
         "seed": config.seed,
+        "versions": versions(),
         "ended": ended or record.ended,
         "workers": config.federation.workers,
         "samples": setting.samples if setting else None,
@@ -152,6 +158,7 @@ def write_summary(
             "test_accuracy": tested.accuracy if tested else None,
             "test_loss": tested.loss if tested else None,
             "losses": record.losses,
+            "rates": record.rates,
             "evaluations": [asdict(one) for one in record.evaluations],
             "stopped_early": record.stopped_early,
         },
@@ -200,17 +207,22 @@ def _finite(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
-def clear_run(out: Path) -> None:
-    """Remove what an earlier run left in a folder, so that nothing of it is taken for this run's."""
+def clear_run(out: Path, resumed: bool = False) -> None:
+    """Remove what an earlier run left in a folder, so that nothing of it is taken for this run's.
+
+    A run that is resumed goes on with its journal, transcript and checkpoints.
+    """
+    kept = ("journal.jsonl", "transcript/*.safetensors", "transcript/meta.json", "checkpoints/*.safetensors")
     for pattern in (
+        *(() if resumed else kept),
         "summary.json",
         "recovered.npz",
         "model.pt",
         "snapshots/*.npz",
         "*.png",
         "report.html",
-        "transcript/*.safetensors",
-        "transcript/meta.json",
+        "rows.json",
+        "rows.csv",
     ):
         for path in out.glob(pattern):
             path.unlink()
@@ -230,8 +242,9 @@ def load_summary(out: Path) -> dict[str, Any]:
 def write_model(out: Path, model: ModelTensors | None) -> None:
     """Write the parameters as a state dict of `vfl.models.whole.WholeModel`, if there was a round."""
     if model is not None:
-        named = state_dict(model)
-        write_atomically(out / "model.pt", lambda path: torch.save(named, path))
+        buffer = io.BytesIO()  # on a full disk torch itself fails in a way of its own
+        torch.save(state_dict(model), buffer)
+        write_atomically(out / "model.pt", lambda path: path.write_bytes(buffer.getbuffer()))
 
 
 def write_recovery(out: Path, setting: Setting, recovery: Recovery) -> None:
@@ -253,6 +266,16 @@ def write_snapshot(out: Path, setting: Setting, recovery: Recovery, number: int,
         save_arrays(out / "snapshots" / f"{number:08d}.npz", arrays)
 
 
+PARTIAL = "snapshots/partial.npz"
+"""The attack's newest estimate while it recovers; gone when it has."""
+
+
+def write_partial(out: Path, setting: Setting, recovery: Recovery) -> None:
+    """Write the samples of an unfinished estimate."""
+    if recovery.slices is not None:
+        save_arrays(out / PARTIAL, _samples(setting, recovery))
+
+
 def _samples(setting: Setting, recovery: Recovery) -> dict[str, np.ndarray]:
     arrays = {"cell": recovery.cell_of(setting.samples).numpy()}
     if recovery.slices is not None:
@@ -267,12 +290,30 @@ def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     write_atomically(path, lambda target: _save_npz(target, arrays))
 
 
-def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a file beside `path`, then put it in its place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def write_atomically(path: Path, write: Callable[[Path], object], durably: bool = True) -> None:
+    """Let `write` fill a file beside `path`, see it on the disk unless that can wait, then put it in its place."""
     partial = path.with_name(path.name + ".partial")
-    write(partial)
-    partial.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(partial)
+        if durably:
+            sync(partial)
+        partial.replace(path)
+        if durably:
+            sync(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None  # what `write` did may not say where
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _save_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -5,17 +5,23 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+FILES = ("report.html", "recovered.png", "photograph_*.png", "summary.json")
+"""What people want to open, in a run's folder."""
 
 
 def show_summary(summary: dict[str, Any], out: Path) -> None:
     """Print the closing table and the verdict."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     table = Table(show_header=False, box=None, padding=(0, 2))
-    for label, value in _lines(summary):
-        table.add_row(label, value)
+    table.add_column(style="dim", no_wrap=True)
+    for label, value in numbers_in_words(summary):
+        table.add_row(label, Text(value))
     console.print(table)
-    console.print(verdict(summary), soft_wrap=True)
-    console.print(f"Everything is in {out}", soft_wrap=True)
+    console.print(verdict(summary), soft_wrap=not console.is_terminal, style="bold")
+    files = [path.name for name in FILES for path in sorted(out.glob(name))]
+    console.print(f"Everything is in {out}{': ' if files else ''}{', '.join(files)}", soft_wrap=True)
 
 
 def verdict(summary: dict[str, Any]) -> str:
@@ -39,15 +45,16 @@ def verdict(summary: dict[str, Any]) -> str:
     return "No attack was run."
 
 
-def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    attack, train, seconds, size = summary["attack"], summary["train"], summary["seconds"], summary["bytes"]
+def numbers_in_words(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the numbers of a summary in words, each with its name."""
+    attack, train, seconds, wire = summary["attack"], summary["train"], summary["seconds"], summary["bytes"]
     lines = [
         (
             "federation",
             f"{summary['workers']} workers, {summary['samples']} samples, {summary['rounds']} rounds of "
             f"{summary['batch_size']}, {seconds['federation']:.1f} s",
         ),
-        ("on the wire", f"{_size(size['up'])} up, {_size(size['down'])} down, {_size(size['peer'])} between workers"),
+        ("on the wire", f"{size(wire['up'])} up, {size(wire['down'])} down, {size(wire['peer'])} between workers"),
     ]
     if train["loss_first"] is not None:
         accuracy = "" if train["test_accuracy"] is None else f", test accuracy {train['test_accuracy']:.1%}"
@@ -117,7 +124,8 @@ def _value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _size(count: float) -> str:
+def size(count: float) -> str:
+    """Write a number of bytes for people."""
     for unit in ("bytes", "KB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

@@ -4,8 +4,11 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -13,7 +16,8 @@ from torch import Tensor
 from vfl.config import RunConfig
 from vfl.datasets import Data, datasets
 from vfl.errors import UserError
-from vfl.partition import Box, partition
+from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
+from vfl.partition import Box, Shape, column_boxes, partition
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,8 @@ class WorkerData:
             with safe_open(path, framework="pt") as file:
                 about = json.loads((file.metadata() or {})["slice"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            box = Box(tuple(about["sample_shape"]), tuple(about["start"]), tuple(about["stop"]))
-            return WorkerData(
-                box,
+            data = WorkerData(
+                Box(_bounds(about["sample_shape"]), _bounds(about["start"]), _bounds(about["stop"])),
                 tensors["x"],
                 bytes.fromhex(about["ids_digest"]),
                 tensors.get("x_test"),
@@ -58,20 +61,72 @@ class WorkerData:
                 tensors.get("y_test"),
                 int(about["classes"]),
             )
+            problem = data._problem()
+            if problem:
+                raise ValueError(problem)
+            return data
         except FileNotFoundError:
             raise UserError(f"there is no slice file {path}") from None
-        except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-            raise UserError(f"{path} is not a worker's slice file: {error}") from None
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError, RuntimeError) as error:
+            raise UserError(f"{path} is not a worker's slice file: {plain(str(error))}") from None
+
+    def _problem(self) -> str | None:
+        """Return in what the parts of a slice do not fit each other."""
+        problem = self.box.problem()
+        if problem:
+            return f"the slice {problem}"
+        for x, y in ((self.x, self.y), (self.x_test, self.y_test)):
+            if x is None:
+                if y is not None:
+                    return "it has labels of test samples, and no test samples"
+                continue
+            if x.dim() < 2 or not len(x) or tuple(x.shape[1:]) != self.box.shape or not x.is_floating_point():
+                return f"its samples are {x.dtype} of shape {tuple(x.shape)}, expected (N, *{self.box.shape})"
+            if not bool(torch.isfinite(x).all()):
+                return "it has values that are not finite"
+            if (y is None) != (self.y is None):
+                return "it has labels of training or test samples, and not of both"
+            if y is not None and (y.dtype != torch.int64 or y.shape != x.shape[:1]):
+                return f"its labels are {y.dtype} of shape {tuple(y.shape)} for {len(x)} samples"
+            if y is not None and not 0 <= int(y.min()) <= int(y.max()) < self.classes <= CLASSES:
+                return f"its labels are from {int(y.min())} to {int(y.max())}, and it says {self.classes} classes"
+        return None
+
+
+def _bounds(value: Any) -> Shape:
+    """Return one of a box's three rows of numbers."""
+    whole = isinstance(value, list) and len(value) <= DIMENSIONS
+    if not whole or not all(type(one) is int and 0 <= one <= FEATURES for one in value):
+        raise ValueError(f"its bounds are not at most {DIMENSIONS} whole numbers")
+    return tuple(value)
 
 
 def load_data(config: RunConfig) -> Data:
     """Load the whole data set that a config names."""
-    return datasets.build(config.data).load()
+    plugin = datasets.build(config.data)
+    with datasets.guard(config.data.name, plugin, "load"):
+        return plugin.load()
+
+
+def boxes_of(data: Data, config: RunConfig) -> list[Box]:
+    """Return the slice of every worker with features: as the config says, as the data set says, or divided evenly."""
+    workers, slices = config.federation.feature_holders, config.federation.slices
+    if not data.columns:
+        return partition(data.sample_shape, workers, slices)
+    widths = [column.width for column in data.columns]
+    if data.groups is None:
+        return column_boxes(widths, partition((len(widths),), workers, slices))
+    if slices is not None:
+        raise UserError("federation.slices: the data set says already which columns each worker holds")
+    if len(data.groups) != workers:
+        raise UserError(f"federation.workers: {workers}, but data has columns for {len(data.groups)} workers")
+    edges = pairwise(accumulate(data.groups, initial=0))
+    return column_boxes(widths, partition((len(widths),), workers, [f"{first}:{last}" for first, last in edges]))
 
 
 def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
     """Return what one worker of the federation holds of the data."""
-    box = partition(data.sample_shape, config.federation.workers, config.federation.slices)[worker]
+    box = dict(enumerate(boxes_of(data, config))).get(worker, Box.nothing(data.sample_shape))
     holds_labels = worker == config.federation.label_holder
     return WorkerData(
         box,

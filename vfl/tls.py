@@ -9,11 +9,13 @@ from typing import Any
 
 import grpc
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from vfl.errors import UserError
+from vfl.files import read_bounded
+from vfl.limits import PEM_BYTES
 
 _PREFIX = "urn:cafe:"
 
@@ -175,7 +177,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     """Read a certificate from a PEM file."""
     try:
         return x509.load_pem_x509_certificate(_read(path))
-    except ValueError:
+    except (ValueError, UnsupportedAlgorithm):
         raise UserError(f"{path} is not a certificate in PEM") from None
 
 
@@ -183,12 +185,12 @@ def read_key(path: Path) -> PrivateKeyTypes:
     """Read a private key without a password from a PEM file."""
     try:
         return serialization.load_pem_private_key(_read(path), password=None)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         raise UserError(f"{path} is not a private key in PEM without a password") from None
 
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bounded(path, PEM_BYTES)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror} (docs/tls.md says who needs which files)") from None

@@ -1,6 +1,8 @@
-"""What the coordinator saw, on disk: any attack can be run on it later. Safetensors and JSON, no pickle."""
+"""What the coordinator saw, on disk: any attack can be run on it later. Safetensors and JSON, checksums, no pickle."""
 
+import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -8,12 +10,14 @@ from typing import Any
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
+from vfl.files import read_bounded
+from vfl.limits import FEATURES, JSON_BYTES, SAMPLES
 from vfl.observation import BOTTOM, TOP, ModelTensors, Observation, Setting, Tensors, with_prefix, without_prefix
-from vfl.partition import Box
-from vfl.results import write_atomically
-from vfl.tensor_file import read_tensors, write_tensors
+from vfl.partition import Box, tiling_problem
+from vfl.results import sync, write_atomically
+from vfl.tensor_file import DamagedError, read_tensors, write_tensors
 
-FORMAT = 1
+FORMAT = 2
 
 
 class TranscriptWriter:
@@ -23,18 +27,31 @@ class TranscriptWriter:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._version = 0
+        self._syncs = config.federation.checkpoint_every is not None
+        self._unsure: list[Path] = []
+        """What was written, and would be lost if the machine stopped now; kept for checkpoints only."""
         meta = {"format": FORMAT, "config": config.model_dump(mode="json"), "setting": _setting_tree(setting)}
-        text = json.dumps(meta, indent=1)
+        text = json.dumps({**meta, "sha256": _checksum(meta)}, indent=1)
         write_atomically(folder / "meta.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
 
     def observe(self, observation: Observation) -> None:
         """Write one round."""
         if observation.version != self._version:
-            path = self._folder / parameters_name(observation.version)
-            write_atomically(path, lambda path: write_parameters(path, observation))
+            name = parameters_name(observation.version)
+            self._write(name, lambda path: write_parameters(path, observation, checked=True))
             self._version = observation.version
-        path = self._folder / round_name(observation.round)
-        write_atomically(path, lambda path: write_round(path, observation))
+        self._write(round_name(observation.round), lambda path: write_round(path, observation, checked=True))
+
+    def sync(self) -> None:
+        """Wait until all rounds so far are on the disk; to do so every round would take longer than most rounds."""
+        for path in (*self._unsure, self._folder):
+            sync(path)
+        self._unsure.clear()
+
+    def _write(self, name: str, write: Callable[[Path], None]) -> None:
+        write_atomically(self._folder / name, write, durably=False)
+        if self._syncs:
+            self._unsure.append(self._folder / name)
 
 
 class Transcript:
@@ -43,11 +60,13 @@ class Transcript:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            meta: dict[str, Any] = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            meta: dict[str, Any] = json.loads(read_bounded(folder / "meta.json", JSON_BYTES))
+        except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{folder} is not a transcript: meta.json cannot be read ({error})") from None
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
             raise UserError(f"{folder} is not a transcript of format {FORMAT}, which this release reads")
+        if meta.pop("sha256", None) != _checksum(meta):
+            raise DamagedError(f"{folder}/meta.json is damaged: its checksum does not fit")
         self.config = parse_config(meta.get("config", {}), f"{folder}/meta.json")
         # A run that was stopped early has fewer rounds than it planned.
         self.rounds = len(list(folder.glob("round-*.safetensors")))
@@ -61,10 +80,21 @@ class Transcript:
 
         @lru_cache(maxsize=1)
         def parameters(version: int) -> ModelTensors:
-            return read_parameters(self._folder / parameters_name(version), workers)
+            return read_parameters(self._folder / parameters_name(version), workers, checked=True)
 
-        for path in sorted(self._folder.glob("round-*.safetensors")):
-            yield read_round(path, workers, parameters)
+        for number in range(1, self.rounds + 1):
+            path = self._folder / round_name(number)
+            observation = read_round(path, workers, parameters, checked=True)
+            if observation.round != number:
+                raise DamagedError(f"{path} holds round {observation.round}: was it renamed?")
+            yield observation
+
+
+def forget_after(folder: Path, number: int) -> None:
+    """Remove the rounds after this one from a transcript."""
+    later = (path for path in folder.glob("round-*.safetensors") if path.name > round_name(number))
+    for path in (*later, *folder.glob("*.partial")):
+        path.unlink()
 
 
 def round_name(number: int) -> str:
@@ -77,27 +107,37 @@ def parameters_name(version: int) -> str:
     return f"parameters-{version:07d}.safetensors"
 
 
-def write_round(path: Path, observation: Observation) -> None:
-    """Write all of a round but its parameters."""
+def write_round(path: Path, observation: Observation, checked: bool = False) -> None:
+    """Write all of a round but its parameters; with a checksum if the file is to be kept."""
     about = {"round": str(observation.round), "version": str(observation.version)}
-    write_tensors(path, {**_flat(observation.gradients), "indices": observation.indices}, about)
+    write_tensors(path, {**_flat(observation.gradients), "indices": observation.indices}, about, checked)
 
 
-def write_parameters(path: Path, observation: Observation) -> None:
-    """Write the parameters that were in force in a round."""
-    write_tensors(path, _flat(observation.parameters), {})
+def write_parameters(path: Path, observation: Observation, checked: bool = False) -> None:
+    """Write the parameters that were in force in a round; with a checksum if the file is to be kept."""
+    write_tensors(path, _flat(observation.parameters), {}, checked)
 
 
-def read_round(path: Path, workers: int, parameters: Callable[[int], ModelTensors]) -> Observation:
+def read_round(
+    path: Path, workers: int, parameters: Callable[[int], ModelTensors], checked: bool = False
+) -> Observation:
     """Return a round; `parameters` returns those of a version."""
-    tensors, about = read_tensors(path)
-    version, indices = int(about["version"]), tensors.pop("indices")
-    return Observation(int(about["round"]), indices, version, parameters(version), _nested(tensors, workers))
+    tensors, about = read_tensors(path, checked)
+    try:
+        number, version, indices = int(about["round"]), int(about["version"]), tensors.pop("indices")
+    except (KeyError, ValueError):
+        raise DamagedError(f"{path} does not hold a round") from None
+    return Observation(number, indices, version, parameters(version), _nested(tensors, workers))
 
 
-def read_parameters(path: Path, workers: int) -> ModelTensors:
+def read_parameters(path: Path, workers: int, checked: bool = False) -> ModelTensors:
     """Return the parameters that a file holds."""
-    return _nested(read_tensors(path)[0], workers)
+    return _nested(read_tensors(path, checked)[0], workers)
+
+
+def _checksum(meta: dict[str, Any]) -> str:
+    as_read = json.loads(json.dumps(meta))  # all keys are strings then, and in one order
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 
 def _flat(tensors: ModelTensors) -> dict[str, Any]:
@@ -124,6 +164,14 @@ def _setting_tree(setting: Setting) -> dict[str, Any]:
 
 def _setting(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
     boxes = tuple(Box(tuple(b["sample_shape"]), tuple(b["start"]), tuple(b["stop"])) for b in tree["boxes"])
+    sizes = {name: tree[name] for name in ("classes", "samples", "batch_size")}
+    if not all(type(size) is int and 0 < size <= SAMPLES for size in sizes.values()):
+        raise ValueError(f"{sizes} are not numbers of things")
+    if len(boxes) != config.federation.feature_holders or not 0 < math.prod(boxes[0].sample_shape) <= FEATURES:
+        raise ValueError(f"{len(boxes)} slices for {config.federation.feature_holders} workers with features")
+    problem = tiling_problem(boxes)
+    if problem:
+        raise ValueError(problem)
     return Setting(
         model=config.model,
         boxes=boxes,

@@ -11,18 +11,19 @@ import grpc
 from protos.codec import announce
 from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, Trouble, UploadHeader, UploadPart
 from protos.wire import UPLOAD, ChunkView, coordinator_stub
+from vfl.config import SILENCE_SECONDS
 from vfl.errors import RunFailedError
+from vfl.limits import TELL_SECONDS, WELCOME_SECONDS, plain
 from vfl.network import reach, sentence
 from vfl.observation import Tensors
 from vfl.tls import COORDINATOR, Identity
 
-WELCOME_SECONDS = 60.0
-"""How long a coordinator that was asked to let a worker in may think about it."""
-
-TELL_SECONDS = 5.0
-"""How long a worker that is in trouble tries to say so."""
-
-_LOST = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAUTHENTICATED)
+_LOST = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,  # by a coordinator that was stopped and is to be resumed
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.UNAUTHENTICATED,
+)
 
 
 class LinkLostError(RunFailedError):
@@ -33,12 +34,18 @@ class Link:
     """The connection to the coordinator. Orders are read in the background, so that an abort is heard at any time."""
 
     def __init__(
-        self, address: str, worker: int, join_timeout: float, timeout: float, tls: Identity | None = None
+        self,
+        address: str,
+        worker: int,
+        join_timeout: float,
+        timeout: float,
+        tls: Identity | None = None,
+        silence: float = SILENCE_SECONDS,
     ) -> None:
         """Wait until the coordinator answers at its address."""
         self._address, self._worker, self._timeout = address, worker, timeout
         try:
-            self._channel = reach(address, COORDINATOR, tls, join_timeout)
+            self._channel = reach(address, COORDINATOR, tls, join_timeout, silence)
         except TimeoutError:
             raise RunFailedError(
                 f"nobody answers at {address} after {join_timeout:g} s: "
@@ -79,9 +86,12 @@ class Link:
         self.session, self.generation = first.welcome.session, first.welcome.generation
         threading.Thread(target=self._listen, args=(stream,), daemon=True, name="orders").start()
 
-    def next_order(self) -> Order | ChunkView:
-        """Return the next order; fail when the coordinator aborted or went away."""
-        order = self._orders.get()
+    def next_order(self, patience: float) -> Order | ChunkView:
+        """Return the next order; fail when the coordinator aborted, went away, or says nothing for so many seconds."""
+        try:
+            order = self._orders.get(timeout=patience)
+        except queue.Empty:
+            raise RunFailedError(f"the coordinator at {self._address} ordered nothing for {patience:g} s") from None
         if isinstance(order, RunFailedError):
             raise order
         return order
@@ -171,7 +181,7 @@ class Link:
             for order in stream:
                 kind = order.WhichOneof("order") if isinstance(order, Order) else "chunk"
                 if isinstance(order, Order) and kind == "abort":
-                    self._fail(RunFailedError(f"the coordinator ended the run: {order.abort.reason}"))
+                    self._fail(RunFailedError(f"the coordinator ended the run: {plain(order.abort.reason)}"))
                     return
                 if isinstance(order, Order) and kind == "start":
                     self.run_id = order.start.run_id

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from vfl.errors import RunFailedError
+from vfl.models.modes import evaluating
 from vfl.observation import Tensors
 
 
@@ -20,6 +20,11 @@ class Bottom:
         self._names = [name for name, _ in model.named_parameters()]
         self._parameters = list(model.parameters())
         self._output: Tensor | None = None
+
+    @property
+    def parameters(self) -> Tensors:
+        """Return the model's parameters."""
+        return dict(zip(self._names, self._parameters, strict=True))
 
     def load(self, tensors: Tensors) -> None:
         """Take over new parameters."""
@@ -37,16 +42,16 @@ class Bottom:
     def evaluate(self, indices: Tensor) -> Tensor:
         """Return the outputs for test samples."""
         assert self._x_test is not None
-        self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(self.model):
             output: Tensor = self.model(self._x_test[indices])
-        self.model.train()
         return output
 
     def backward(self, output_gradient: Tensor) -> Tensors:
         """Return the gradients of the parameters, given the loss's gradient of the last outputs."""
         assert self._output is not None
         output, self._output = self._output, None
+        if not self._parameters:
+            return {}
         gradients = torch.autograd.grad(output, self._parameters, output_gradient.to(output.device))
         return dict(zip(self._names, gradients, strict=True))
 
@@ -68,6 +73,11 @@ class Top:
         self._device = device
         self._y, self._y_test = y.to(device), None if y_test is None else y_test.to(device)
 
+    @property
+    def parameters(self) -> Tensors:
+        """Return the model's parameters."""
+        return dict(self._model.named_parameters())
+
     def load(self, tensors: Tensors) -> None:
         """Take over new parameters."""
         _load(self._model, tensors)
@@ -86,23 +96,13 @@ class Top:
         """Return how many test samples are classified right, and their summed loss."""
         assert self._y_test is not None
         truth = self._y_test[indices]
-        self._model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), evaluating(self._model):
             logits = self._model(torch.cat([output.to(self._device) for output in outputs], dim=1))
             loss = cross_entropy(logits, truth, reduction="sum")
-        self._model.train()
         return int((logits.argmax(1) == truth).sum()), float(loss)
 
 
 def _load(model: nn.Module, tensors: Tensors) -> None:
-    own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    sent = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    for name in own | sent:
-        if own.get(name) != sent.get(name):
-            raise RunFailedError(
-                f"the coordinator's {name} has shape {sent.get(name)}, this worker's {own.get(name)}: "
-                f"is the config's model section the same on both?"
-            )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(tensors[name])

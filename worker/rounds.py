@@ -17,21 +17,21 @@ from protos.wire import ChunkView
 from vfl.config import RunConfig
 from vfl.errors import RunFailedError, in_words
 from vfl.handshake import HungUpError
+from vfl.limits import MESSAGE_SECONDS, ORDER_SECONDS, PARAMETER_BYTES
 from vfl.models import build_bottom, build_top
 from vfl.network import resolve_device
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
 from vfl.slices import WorkerData
 from vfl.tls import Identity, refuse_plain, worker_role
+from worker.checks import check_parameters, check_round, check_start
 from worker.defences import Chain, Plan, WithheldError
-from worker.exchange import ExchangeError, Peer, Rendezvous, SupersededError
+from worker.exchange import Peer
 from worker.link import Link, LinkLostError
 from worker.party import Bottom, Top
+from worker.rendezvous import ExchangeError, Rendezvous, SupersededError
 
 T = TypeVar("T")
-
-PARAMETER_LIMIT_BYTES = 16 << 30
-"""The largest model that a worker accepts from its coordinator."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,9 @@ class Rounds:
         self._config, self._data, self._worker, self._device = config, data, worker, device
         self._request, self._rendezvous, self._options = request, rendezvous, options
         self._timeout = config.federation.round_timeout
+        waits = (config.federation.join_timeout, self._timeout, options.rejoin_timeout)
+        self._longest_silence = ORDER_SECONDS + sum(waits)
+        """Between two orders, while the connection shows signs of life."""
         self._defence = Chain(config.defence_of(worker), plan)
         model = build_bottom(config.model, data.box.shape, config.seed, worker)
         self._bottom = Bottom(model, data.x, data.x_test, device)
@@ -108,7 +111,7 @@ class Rounds:
     def _follow(self) -> Finished:
         try:
             while True:
-                order = self._link.next_order()
+                order = self._link.next_order(self._longest_silence)
                 if isinstance(order, ChunkView):
                     raise RunFailedError("the coordinator sent a chunk that belongs to nothing")
                 match order.WhichOneof("order"):
@@ -150,7 +153,8 @@ class Rounds:
         """Join the run, or join it again."""
         self._request.previous_session = previous_session
         options = self._options
-        link = Link(options.coordinator, options.worker, patience, self._timeout, options.tls)
+        silence = self._config.federation.silence_timeout
+        link = Link(options.coordinator, options.worker, patience, self._timeout, options.tls, silence)
         link.on_failure, link.on_start = self._lost, self._supersede
         try:
             link.join(self._request)
@@ -199,6 +203,7 @@ class Rounds:
         print(f"worker {self._worker}: {text}", file=sys.stderr, flush=True)
 
     def _start(self, start: Start) -> None:
+        check_start(start, self._config, self._data)
         self._run_id = start.run_id
         if self._peer:
             self._peer.close()
@@ -219,13 +224,16 @@ class Rounds:
             refuse_plain(address, "the label holder's address")
         # Our own config says who it is: a coordinator must not be able to name a worker that it is in league with.
         holder = worker_role(self._config.federation.label_holder)
-        return Peer(address, start.run_id, self._worker, self._timeout, holder, tls)
+        silence = self._config.federation.silence_timeout
+        return Peer(address, start.run_id, self._worker, self._timeout, holder, tls, silence)
 
     def _take_parameters(self, order: ParametersOrder) -> None:
+        own = with_prefix(BOTTOM, self._bottom.parameters) | with_prefix(TOP, self._top.parameters if self._top else {})
+        check_parameters(order.bundle, own)
         try:
-            assembler = Assembler(order.bundle, PARAMETER_LIMIT_BYTES)
+            assembler = Assembler(order.bundle, PARAMETER_BYTES)
             while not assembler.complete:
-                part = self._link.next_order()
+                part = self._link.next_order(MESSAGE_SECONDS)
                 if not isinstance(part, ChunkView):
                     raise CodecError("only chunks follow the announcement")
                 assembler.add(part.offset, part.data)
@@ -242,6 +250,7 @@ class Rounds:
             raise RunFailedError(
                 f"round {order.round} wants parameters {order.parameters_version}, here are {self._version}"
             )
+        check_round(order, self._data)
         indices = torch.tensor(list(order.indices), dtype=torch.int64)
         if order.purpose == Purpose.PURPOSE_EVALUATE:
             self._evaluate(order.round, indices)

@@ -1,22 +1,24 @@
 """The running attack: rounds in as they come, representations and labels out, then the data (step III)."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from attacker.exact.cells import Cell, cells_of
-from attacker.exact.certificate import UNSURE, certify
+from attacker.exact.certificate import certify
 from attacker.exact.choice import Choice
 from attacker.exact.collect import Rounds
-from attacker.exact.labels import Joined, join_workers
+from attacker.exact.completion import ALL_OUTPUTS, MOST_TURNS, complete
+from attacker.exact.labels import Joined, join_workers, unjoined
 from attacker.exact.moving.recover import recover_moving
 from attacker.exact.moving.trail import Trails
+from attacker.exact.notes import notes_on_gradients, notes_on_models
 from attacker.exact.relink import relink
-from attacker.exact.solve import Solved, solve
+from attacker.exact.solve import CutOff, Solved, solve
 from attacker.exact.squares import rank_one_residual
-from attacker.exact.tails import cut_off
+from attacker.exact.step_three import Inverted, step_three
+from attacker.exact.tails import bypassed, cut_off
 from attacker.exact.threads import one_thread
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
@@ -24,9 +26,6 @@ from attacker.least_squares import leaks, pseudo_inverse, representations
 from vfl.errors import UserError
 from vfl.models.whole import known_model
 from vfl.observation import ModelTensors, Observation, Setting
-
-ALTERED = 1e-3
-"""A median certificate above this is not rounding: somebody changed the gradients."""
 
 
 class ExactAttack:
@@ -85,23 +84,25 @@ class ExactAttack:
         self._check(cells)
         known = known_model(self._setting, self._parameters)
         bottoms, top = list(known.bottoms), known.top
-        if self._choice.method == "least_squares":
-            solved, certificates = self._least_squares(progress)
+        if self._choice.method != "subspaces":
+            by_squares = self._choice.method == "least_squares"
+            solved, certificates = (self._least_squares if by_squares else self._completed)(progress)
             cells = [Cell((n,), ()) for n in range(self._setting.samples)]
         else:
             with one_thread():
                 solved, certificates = self._subspaces(cells, bottoms, progress)
-        names = [layer.name for layer in self._choice.layers]
+        around = self._around(bottoms)
+        early = self._invert(cells, bottoms, [own.h for own in solved], progress) if any(around) else None
         with one_thread():
-            joined = join_workers(cells, solved, bottoms, names, [box.shape for box in self._setting.boxes], top)
+            joined = self._join(cells, solved, bottoms, top, around, early)
         certificate = torch.stack([c[order] for c, order in zip(certificates, joined.orders, strict=True)], dim=1)
         certificate = torch.fmax(certificate, joined.misfits)
         found = [own.h[order] for own, order in zip(solved, joined.orders, strict=True)]
-        slices = self._step_three(bottoms, found, progress)
+        inverted = early.reordered(joined.orders) if early else self._invert(cells, bottoms, found, progress)
         return Recovery(
-            slices=slices,
+            slices=inverted.slices if inverted else None,
             representations=tuple(h.float() for h in found),
-            layers=tuple(names),
+            layers=tuple(layer.name for layer in self._choice.layers),
             labels=joined.labels,
             cells=self._arbitrary(cells),
             certificates=certificate,
@@ -109,8 +110,47 @@ class ExactAttack:
             used=("parameters", "gradients")
             if self._single or self._relinks
             else ("indices", "parameters", "gradients"),
-            notes=tuple(self._notes(cells, certificate, joined, _alike(solved))),
+            notes=(
+                f"Steps I and II by {self._choice.method.replace('_', ' ')}.",
+                *notes_on_gradients(cells, certificate, self._rounds.noisy, solved),
+                *notes_on_models(self._setting, self._choice, bottoms, certificate, inverted),
+                *joined.notes,
+            ),
         )
+
+    def _around(self, bottoms: Sequence[nn.Module]) -> list[bool]:
+        """Tell at which workers data also go past the layer, as in a residual block around it."""
+        shapes = [box.shape for box in self._setting.boxes]
+        return [
+            bypassed(model.double(), layer.name, shape)
+            for model, layer, shape in zip(bottoms, self._choice.layers, shapes, strict=True)
+        ]
+
+    def _join(
+        self,
+        cells: Sequence[Cell],
+        solved: Sequence[Solved],
+        bottoms: Sequence[nn.Module],
+        top: nn.Module,
+        around: Sequence[bool],
+        early: Inverted | None,
+    ) -> Joined:
+        """Put the workers' candidates side by side; where data go past the layer that takes the data themselves."""
+        if not all(layer.bias for layer in self._choice.layers):
+            return unjoined(solved)
+        if any(around) and early is None:
+            return unjoined(
+                solved, "Data go past the attacked layer too, so labels would take step III, which is switched off."
+            )
+        names, shapes = [layer.name for layer in self._choice.layers], [box.shape for box in self._setting.boxes]
+        given = None if early is None else [x if past else None for x, past in zip(early.slices, around, strict=True)]
+        return join_workers(cells, solved, bottoms, names, shapes, top, given)
+
+    def _invert(
+        self, cells: Sequence[Cell], bottoms: Sequence[nn.Module], found: Sequence[Tensor], progress: Progress
+    ) -> Inverted | None:
+        arbitrary = self._arbitrary(cells)
+        return step_three(self._setting, self._choice, self._inversion, bottoms, found, arbitrary, progress)
 
     def _arbitrary(self, cells: Sequence[Cell]) -> tuple[tuple[int, ...], ...]:
         """Return the groups of samples whose order is arbitrary: all of them where the names are made up."""
@@ -124,13 +164,25 @@ class ExactAttack:
         solved, certificates = [], []
         for worker, factors in enumerate(self._rounds.factors):
             batches = self._rounds.batches
-            name, shape = self._choice.layers[worker].name, self._setting.boxes[worker].shape
-            blocked = partial(cut_off, bottoms[worker].double(), name, shape)
-            own = solve(cells, batches, factors, self._setting.samples, blocked)
+            own = solve(cells, batches, factors, self._setting.samples, self._blocked(worker, bottoms[worker]))
             solved.append(own)
             certificates.append(certify(batches, factors, own.h, own.v))
             progress("steps I and II", worker + 1, self._setting.workers)
         return solved, certificates
+
+    def _completed(self, progress: Progress) -> tuple[list[Solved], list[Tensor]]:
+        found = []
+        workers = self._setting.workers
+        for worker, (sketch, rounds) in enumerate(zip(self._rounds.sketches, self._rounds.sketched, strict=True)):
+            layer = self._choice.layers[worker]
+            gradients = torch.stack([torch.cat([weight, (sketch @ bias)[:, None]], 1) for bias, weight in rounds])
+
+            def report(turn: int, worker: int = worker) -> None:
+                progress("steps I and II", worker * MOST_TURNS + turn, workers * MOST_TURNS)
+
+            whole = layer.outputs <= ALL_OUTPUTS
+            found.append(complete(self._rounds.batches, self._setting.samples, gradients, whole, report))
+        return [solved for solved, _ in found], [certificate for _, certificate in found]
 
     def _least_squares(self, progress: Progress) -> tuple[list[Solved], list[Tensor]]:
         inverse, rank = pseudo_inverse(self._rounds.batches, self._setting.samples)
@@ -151,19 +203,15 @@ class ExactAttack:
             progress("steps I and II", worker + 1, self._setting.workers)
         return solved, certificates
 
-    def _step_three(
-        self, bottoms: list[nn.Module], found: list[Tensor], progress: Progress
-    ) -> tuple[Tensor, ...] | None:
-        """Return the slices: h itself where the layer sees the data, else by inverting the layers before it."""
-        slices = []
-        for worker, (layer, box, h) in enumerate(zip(self._choice.layers, self._setting.boxes, found, strict=True)):
-            if layer.sees_data:
-                slices.append(h.float().reshape(-1, *box.shape))
-            elif self._inversion is None:
-                return None
-            else:
-                slices.append(_invert(self._setting, self._inversion, worker, bottoms[worker], layer.name, h, progress))
-        return tuple(slices)
+    def _blocked(self, worker: int, model: nn.Module) -> CutOff | None:
+        """Return what tells where a worker's v must be zero; None where that depends on data not known yet."""
+        layer, shape = self._choice.layers[worker], self._setting.boxes[worker].shape
+        model = model.double()
+        if not bypassed(model, layer.name, shape):
+            return lambda h: cut_off(model, layer.name, shape, h)
+        if layer.sees_data and layer.bias:
+            return lambda h: cut_off(model, layer.name, shape, h, h.reshape(-1, *shape))
+        return None
 
     def _check(self, cells: Sequence[Cell]) -> None:
         """Refuse rounds that leave samples undetermined."""
@@ -180,63 +228,3 @@ class ExactAttack:
                 f"attack exact: {len(once)} of {self._setting.samples} samples were drawn only once (sample {once[0]} "
                 f"for one) and each must be in two batches; more rounds are needed"
             )
-
-    def _notes(self, cells: Sequence[Cell], certificates: Tensor, joined: Joined, alike: int) -> list[str]:
-        notes = [f"Steps I and II by {self._choice.method.replace('_', ' ')}."]
-        several = [cell for cell in cells if len(cell.samples) > 1]
-        if several:
-            notes.append(
-                f"{sum(len(c.samples) for c in several)} samples are in {len(several)} cells that no batch parts."
-            )
-        lost = certificates.isnan()
-        if bool(lost.any()):
-            notes.append(f"Nothing leaked, or nothing could be parted, for {int(lost.sum())} of {lost.numel()} slices.")
-        alone = certificates[[cell.samples[0] for cell in cells if len(cell.samples) == 1]]
-        if self._rounds.noisy or bool(alone.nanmedian() > ALTERED):
-            notes.append("The gradients look altered: their residuals are far above rounding (a defence?).")
-        wrong = int((certificates > UNSURE).sum())
-        if wrong:
-            notes.append(f"{wrong} slices have a certificate above {UNSURE:g} and are not to be trusted.")
-        if alike:
-            notes.append(
-                f"{alike} slices look like another sample's and no batch parts them: their certificates show that "
-                f"such a slice is in their batches, not that it is theirs."
-            )
-        if not joined.matched:
-            notes.append("The top model is not affine, so candidates within cells were not matched across workers.")
-        return notes
-
-
-def _alike(solved: Sequence[Solved]) -> int:
-    """Count the slices with an h that others have too and no v of their own."""
-    return sum(int((own.h.isfinite().all(1) & own.v.isnan().any(1)).sum()) for own in solved)
-
-
-def _invert(
-    setting: Setting,
-    options: InversionOptions,
-    worker: int,
-    model: nn.Module,
-    layer: str,
-    h: Tensor,
-    progress: Progress,
-) -> Tensor:
-    """Return the slices with these representations; identical ones are inverted once."""
-    from attacker.inversion import invert
-
-    known = h.isfinite().all(dim=1).nonzero()[:, 0]
-    slices = torch.full((len(h), *setting.boxes[worker].shape), torch.nan)
-    if len(known) == 0:
-        return slices
-    distinct, which = h[known].float().unique(dim=0, return_inverse=True)
-    done = invert(
-        model.float(), layer, distinct, setting.boxes[worker].shape, seed=setting.seed, device=setting.device,
-        options=options, progress=lambda at, of: progress("step III", *_overall(setting, worker, at / max(of, 1))),
-    )  # fmt: skip
-    slices[known] = done.x.float().cpu()[which]
-    return slices
-
-
-def _overall(setting: Setting, worker: int, share: float) -> tuple[int, int]:
-    """Return how many slices are done and how many there are, given a share of one worker's."""
-    return int((worker + share) * setting.samples), setting.workers * setting.samples

@@ -6,20 +6,21 @@ from typing import Literal
 
 from torch import nn
 
+from attacker.exact.completion import too_few_rounds
 from attacker.least_squares import undetermined
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
 from vfl.observation import Setting
 
-Method = Literal["auto", "subspaces", "least_squares"]
+Method = Literal["auto", "subspaces", "least_squares", "rank_one"]
 
 
 @dataclass(frozen=True)
 class Choice:
     """The method, and the layer that is attacked at each worker."""
 
-    method: Literal["subspaces", "least_squares"]
+    method: Literal["subspaces", "least_squares", "rank_one"]
     layers: tuple[FullyConnected, ...]
 
 
@@ -30,13 +31,21 @@ def choose(setting: Setting, method: Method, single: bool) -> Choice:
     if problems:
         raise UserError("attack exact: " + "; ".join(problems))
     layers = [
-        _with_bias(fully_connected(bottom, box.shape), worker)
+        _usable(fully_connected(bottom, box.shape), worker)
         for worker, (bottom, box) in enumerate(zip(bottoms, setting.boxes, strict=True))
     ]
     first = tuple(own[0] for own in layers)
     roomy = [next((layer for layer in own if room(layer, setting.batch_size, single)), None) for own in layers]
     no_subspaces = _no_subspaces(setting, layers, roomy, single)
     no_squares = "it needs the batch indices of many rounds" if single else undetermined(setting)
+    without = [worker for worker, layer in enumerate(first) if not layer.bias]
+    if without:
+        no_squares = f"no fully connected layer of worker {without[0]} has a bias, whose gradient it begins with"
+    if without and not setting.frozen:
+        raise UserError(
+            f"attack exact: the parameters move, and no fully connected layer of worker {without[0]} has a bias, whose "
+            f"gradient tells the lengths; set training.lr to 0, or give a layer a bias"
+        )
     if not setting.frozen:
         if method == "least_squares":
             raise UserError("attack exact by least squares: the parameters move, and with them every sample's gradient")
@@ -48,6 +57,14 @@ def choose(setting: Setting, method: Method, single: bool) -> Choice:
         if no_squares:
             raise UserError(f"attack exact by least squares: {no_squares}")
         return Choice("least_squares", first)
+    completes = setting.frozen and not single and not without
+    if method == "rank_one" or (method == "auto" and no_subspaces and completes):
+        too_few = too_few_rounds(setting, first) if completes else "it needs frozen parameters, indices and a bias"
+        if too_few is None:
+            return Choice("rank_one", first)
+        if method == "rank_one":
+            raise UserError(f"attack exact by rank one: {too_few}")
+        no_squares = f"{no_squares}; completion by rank one: {too_few}"
     if no_subspaces:
         other = "" if method == "subspaces" or no_squares is None else f"; least squares: {no_squares}"
         raise UserError(f"attack exact: {no_subspaces}{other}")
@@ -108,19 +125,17 @@ def _model(bottom: nn.Module) -> list[str]:
                 "the model has batch norm in training mode, so a sample's gradient depends on its batch; "
                 "use a model without it or in eval mode"
             )
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
+        chance = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout"}
+        if module.training and any(isinstance(module, kind) and getattr(module, key) for kind, key in chance.items()):
             problems.append("the model has dropout, so a sample's gradient differs each time; use a model without it")
     return problems
 
 
-def _with_bias(layers: list[FullyConnected], worker: int) -> list[FullyConnected]:
+def _usable(layers: list[FullyConnected], worker: int) -> list[FullyConnected]:
+    """Return the layers whose gradients tell lengths too; without any, those that tell directions alone."""
     if not layers:
         raise UserError(
-            f"attack exact: the model of worker {worker} has no fully connected layer, whose gradient it reads"
+            f"attack exact: the model of worker {worker} has no fully connected layer, whose gradient it reads (one "
+            f"that takes a sample in several rows, as tokens, is none)"
         )
-    usable = [layer for layer in layers if layer.bias]
-    if not usable:
-        raise UserError(
-            f"attack exact: no fully connected layer of worker {worker} has a bias, whose gradient gives the lengths"
-        )
-    return usable
+    return [layer for layer in layers if layer.bias] or layers

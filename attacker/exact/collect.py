@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from attacker.exact.choice import Choice
+from attacker.exact.completion import kept
 from attacker.exact.factors import Factors, factorize
 from attacker.least_squares import sketch_of
 from vfl.observation import Observation, Setting
@@ -25,7 +26,12 @@ class Rounds:
         self.numbers: list[int] = []
         """The rounds that are kept."""
         self.factors: list[list[Factors]] = [[] for _ in choice.layers]
-        self.sketches = [sketch_of(setting.seed, m, layer.outputs) for m, layer in enumerate(choice.layers)]
+        self.sketches = [
+            torch.eye(layer.outputs, dtype=torch.float64)
+            if choice.method == "rank_one" and kept(layer) == layer.outputs
+            else sketch_of(setting.seed, worker, layer.outputs)
+            for worker, layer in enumerate(choice.layers)
+        ]
         self.sketched: list[list[tuple[Tensor, Tensor]]] = [[] for _ in choice.layers]
 
     @property
@@ -48,16 +54,17 @@ class Rounds:
         self.numbers.append(observation.round)
         for worker, layer in enumerate(self._choice.layers):
             gradients = observation.gradients.bottoms[worker]
-            weight, bias = gradients[f"{layer.name}.weight"], gradients[f"{layer.name}.bias"]
+            weight, bias = gradients[f"{layer.name}.weight"], gradients.get(f"{layer.name}.bias")
             if self._choice.method == "subspaces":
                 self.factors[worker].append(factorize(weight, bias, len(batch)))
             else:
+                assert bias is not None  # least squares begins with it
                 product = self.sketches[worker] @ weight.detach().cpu().to(torch.float64)
                 self.sketched[worker].append((bias.detach().cpu().to(torch.float64), product))
 
     def _wanted(self, batch: Tensor) -> bool:
         """Tell whether a round says something new of any sample; with that, memory grows with the samples."""
-        if self._choice.method == "least_squares":
+        if self._choice.method != "subspaces":
             return len(self.batches) < 2 * len(self._drawn)
         if self._single and bool((self._drawn[batch] > 0).any()):
             return False

@@ -24,8 +24,16 @@ class Joined:
     """(samples,), -1 where unknown."""
     misfits: Tensor
     """(samples, workers): the share of v that the known network cannot have sent back; NaN where v is unknown."""
-    matched: bool
-    """Whether candidates could be compared."""
+    notes: tuple[str, ...] = ()
+    """Why candidates could not be compared, if so."""
+
+
+def unjoined(solved: Sequence[Solved], *notes: str) -> Joined:
+    """Leave every worker's samples as they are: nothing can be said of them together."""
+    count = len(solved[0].h)
+    identity = tuple(torch.arange(count) for _ in solved)
+    nothing = torch.full((count, len(solved)), torch.nan, dtype=torch.float64)
+    return Joined(identity, torch.full((count,), -1), nothing, notes)
 
 
 def join_workers(
@@ -35,18 +43,23 @@ def join_workers(
     layers: Sequence[str],
     shapes: Sequence[Shape],
     top: nn.Module,
+    given: Sequence[Tensor | None] | None = None,
 ) -> Joined:
-    """Match the workers' candidates within cells and read off the labels."""
-    count = len(solved[0].h)
+    """Match the workers' candidates within cells and read off the labels.
+
+    `given` has the data (samples, *shape) of workers where they also go past the layer.
+    """
     tails = [
-        run_tail(bottom.double(), layer, shape, own.h)
-        for bottom, layer, shape, own in zip(bottoms, layers, shapes, solved, strict=True)
+        run_tail(bottom.double(), layer, shape, own.h, x)
+        for bottom, layer, shape, own, x in zip(
+            bottoms, layers, shapes, solved, given or [None] * len(solved), strict=True
+        )
     ]
     tops = top_jacobian(top.double(), [tail.z.shape[1] for tail in tails])
     if tops is None:
-        identity = tuple(torch.arange(count) for _ in solved)
-        nothing = torch.full((count, len(solved)), torch.nan, dtype=torch.float64)
-        return Joined(identity, torch.full((count,), -1), nothing, False)
+        return unjoined(
+            solved, "The top model is not affine, so candidates within cells were not matched across workers."
+        )
     apart = [equations(tail, own.v, jacobian) for tail, own, jacobian in zip(tails, solved, tops, strict=True)]
     orders = match(cells, apart)
     for cell in cells:
@@ -59,7 +72,7 @@ def join_workers(
     several = torch.tensor([n for cell in cells if len(cell.samples) > 1 for n in cell.samples], dtype=torch.long)
     # Only in a cell of several may workers be matched wrongly: then their equations for u disagree
     misfits[several] = torch.maximum(misfits[several], _disagreement([worker.take(several) for worker in together]))
-    return Joined(tuple(orders), labels, misfits, True)
+    return Joined(tuple(orders), labels, misfits)
 
 
 def _check_forward(

@@ -110,8 +110,10 @@ def own_v(
 def _inverse_lengths(rows: Tensor, factors: Factors, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Solve sum of rows / length = bias for the inverse lengths; also their variance."""
     count = len(rows)
-    if factors.bias is None or count == 0:
-        return rows.new_full((count,), torch.nan), rows.new_full((count,), torch.nan)
+    if count == 0:
+        return rows.new_zeros(0), rows.new_zeros(0)
+    if factors.bias is None:  # nothing tells the lengths: the directions themselves are all there is
+        return rows.new_ones(count), rows.new_ones(count)
     bias = factors.bias * factors.size
     bias = bias - hidden @ (hidden.T @ bias)
     size = rows.norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)

@@ -24,8 +24,11 @@ class Tail:
     """(samples, outputs): where the layer's output is so far from zero that its ReLU is beyond doubt."""
 
 
-def run_tail(model: nn.Module, layer: str, shape: Shape, h: Tensor) -> Tail:
-    """Run a bottom model from the layer's inputs h (samples, inputs) to its end, in float64."""
+def run_tail(model: nn.Module, layer: str, shape: Shape, h: Tensor, x: Tensor | None = None) -> Tail:
+    """Run a bottom model from the layer's inputs h (samples, inputs) to its end, in float64.
+
+    Where data also go past the layer (`bypassed`), their slices x are needed too.
+    """
     linear = model.get_submodule(layer)
     assert isinstance(linear, nn.Linear)
     known = h.isfinite().all(dim=1)
@@ -33,7 +36,7 @@ def run_tail(model: nn.Module, layer: str, shape: Shape, h: Tensor) -> Tail:
         bias = 0.0 if linear.bias is None else linear.bias
         outputs = h[known] @ linear.weight.T + bias
     outputs.requires_grad_()
-    sent = _from(model, linear, shape, outputs)
+    sent = _from(model, linear, shape, outputs) if x is None else _with(model, linear, x[known].double(), outputs)
     width = sent.shape[1]
     rows = [torch.autograd.grad(sent[:, i].sum(), outputs, retain_graph=i + 1 < width)[0] for i in range(width)]
     z = h.new_full((len(h), width), torch.nan)
@@ -46,9 +49,20 @@ def run_tail(model: nn.Module, layer: str, shape: Shape, h: Tensor) -> Tail:
     return Tail(z, jacobian, sure)
 
 
-def cut_off(model: nn.Module, layer: str, shape: Shape, h: Tensor) -> Tensor:
+def bypassed(model: nn.Module, layer: str, shape: Shape) -> bool:
+    """Tell whether data reach the end of a model in float64 also past the layer, as in a residual block around it."""
+    linear = model.get_submodule(layer)
+    assert isinstance(linear, nn.Linear)
+    probes = torch.rand(2, 1, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    outputs = torch.full((1, linear.out_features), 0.5, dtype=torch.float64)
+    with torch.no_grad():
+        one, other = (_with(model, linear, probe, outputs) for probe in probes)
+    return not torch.equal(one, other)
+
+
+def cut_off(model: nn.Module, layer: str, shape: Shape, h: Tensor, x: Tensor | None = None) -> Tensor:
     """Tell which of the layer's outputs (samples, outputs) have no way to the end of the model at these h."""
-    tail = run_tail(model, layer, shape, h)
+    tail = run_tail(model, layer, shape, h, x)
     return tail.sure & (tail.jacobian == 0).all(dim=1)
 
 
@@ -63,20 +77,26 @@ def top_jacobian(top: nn.Module, widths: Sequence[int]) -> list[Tensor] | None:
 
 
 def _from(model: nn.Module, layer: nn.Linear, shape: Shape, outputs: Tensor) -> Tensor:
-    """Return the model's output when the layer puts out `outputs`."""
+    """Return the model's output when the layer puts out `outputs`, whatever came before it."""
+    blank = torch.zeros(1, *shape, dtype=torch.float64)
+    every = blank.expand(len(outputs), *shape)
+    try:
+        # What comes before the layer does not matter, so one blank slice stands for all of them
+        sent = _with(model, layer, blank, outputs)
+    except RuntimeError:  # a model that reads the batch size off its input
+        return _with(model, layer, every, outputs)
+    return sent if sent.shape[0] == len(outputs) else _with(model, layer, every, outputs)
+
+
+def _with(model: nn.Module, layer: nn.Linear, x: Tensor, outputs: Tensor) -> Tensor:
+    """Return the model's output for x when the layer puts out `outputs`."""
 
     def replace(_: nn.Module, __: tuple[Tensor, ...], ___: Tensor) -> Tensor:
         return outputs
 
-    blank = torch.zeros(1, *shape, dtype=torch.float64)
     handle = layer.register_forward_hook(replace)
     try:
-        # What comes before the layer does not matter, so one blank slice stands for all of them
-        sent: Tensor = model(blank)
-        if sent.shape[0] != len(outputs):
-            sent = model(blank.expand(len(outputs), *shape))
-    except RuntimeError:  # a model that reads the batch size off its input
-        sent = model(blank.expand(len(outputs), *shape))
+        sent: Tensor = model(x)
     finally:
         handle.remove()
     return sent

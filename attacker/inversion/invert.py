@@ -37,8 +37,14 @@ def invert(
     device: str,
     options: InversionOptions,
     progress: Callable[[int, int], None],
+    offer: Callable[[Tensor], None] = lambda _: None,
+    unit: bool = False,
 ) -> Inversion:
-    """Return data whose representations at the layer are the targets (samples, inputs of the layer)."""
+    """Return data whose representations at the layer are the targets (samples, inputs of the layer).
+
+    With `unit` the targets are directions: representations of any length along them will do. `offer` is shown what
+    there is so far whenever it gets better; it must not keep it.
+    """
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
     frozen = copy.deepcopy(model).to(place, torch.float32).eval().requires_grad_(False)
     targets = targets.detach().to("cpu", torch.float32)
@@ -47,7 +53,7 @@ def invert(
 
     def attempt_at(chunk: Tensor, number: int, tick: Tick) -> tuple[Tensor, Tensor]:
         # a copy: the hook that catches the representation must not meet that of another thread
-        objective = Objective.of(copy.deepcopy(frozen), layer, targets[chunk].to(place))
+        objective = Objective.of(copy.deepcopy(frozen), layer, targets[chunk].to(place), unit)
         x, residual = attempt(objective, samples.x[chunk].to(place), chunk, number, seed, options, tick)
         return x.cpu(), residual.cpu()
 
@@ -63,6 +69,8 @@ def invert(
                 for at, (x, residual) in ended:
                     wrong.append(samples.improve(chunks[at], x, residual, options, not repairs(number)))
                     decided += len(chunks[at]) - len(wrong[-1])
+                if ended:
+                    offer(samples.x)
                 progress(decided, len(targets))
         undecided = torch.cat(wrong).sort().values
     progress(len(targets), len(targets))

@@ -4,7 +4,7 @@ import torch
 
 from attacker.disaggregate import Collector
 from attacker.exact.cells import cells_of
-from attacker.interface import Progress, Recovery
+from attacker.interface import Progress, Recovery, share
 from attacker.matching.components import Component, components
 from attacker.matching.engine import Engine
 from attacker.matching.solve import Recipe, solve
@@ -40,6 +40,7 @@ class MatchingAttack:
             done += weight * self._recipe.iterations
             progress("matching gradients", done, total)
             x[component.samples], labels[component.samples] = solution.x, solution.labels
+            share(progress, lambda: Recovery(slices=tuple(box.cut(x).contiguous() for box in boxes)))
             values.append(solution.values)
             silent += _silent(component)
         return Recovery(

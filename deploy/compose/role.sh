@@ -6,7 +6,7 @@ set -eu
 setup() {
   chown -R "$CAFE_USER" /parties/*/*
   chown "$CAFE_USER" /results # not all that is in it: CAFE_RESULTS may be a folder with other things too
-  for left in events transcript snapshots; do
+  for left in events transcript snapshots checkpoints; do
     if [ -e "/results/$left" ]; then chown -R "$CAFE_USER" "/results/$left"; fi
   done
   code=0
@@ -47,6 +47,7 @@ server() {
   fi
   rm -f /results/model.pt # `healthy` looks for it
   if [ "$CAFE_REFEREE" = yes ]; then set -- --referee; fi
+  if [ -n "${CAFE_UI_PORT:-}" ]; then set -- "$@" --ui --ui-listen "0.0.0.0:$CAFE_UI_PORT"; fi
   with_config serve --listen 0.0.0.0:7000 --tls /certs --out /results "$@"
 }
 

@@ -198,7 +198,7 @@ class BatchNorm(SplitModel):
         ({"rounds": 6}, {}, "need 2 epochs"),
         ({"batch_size": 48, "rounds": 4}, {}, "every batch holds all 48 samples"),
         ({"rounds": 20}, {"method": "least_squares"}, r"need \d+ epochs"),
-        ({"model": PluginSection(name=f"{__name__}:WithoutBias")}, {}, "has a bias"),
+        ({"model": PluginSection(name=f"{__name__}:WithoutBias"), "frozen": False}, {}, "has a bias"),
         ({"model": PluginSection(name=f"{__name__}:Convolutions")}, {}, "no fully connected layer"),
         ({"model": PluginSection(name=f"{__name__}:BatchNorm")}, {}, "batch norm"),
     ],

@@ -1,7 +1,10 @@
 """`docker compose up` in a real engine: the numbers of `cafe run`, exit codes, and who can see and do what."""
 
 import contextlib
+import http.client
+import re
 import socket
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -105,7 +108,8 @@ def test_four_workers_give_the_numbers_of_a_run_and_leave_nothing_behind(config,
         assert all(f"worker {m}: done after 48 rounds" in words for m in range(4)), words
         assert composed.say(DOWN)[0] == 0
         assert composed.left() == []
-    assert {"summary.json", "recovered.npz", "recovered.png"} <= {path.name for path in composed.results.iterdir()}
+    written = {"report.html", "summary.json", "recovered.npz", "recovered.png"}
+    assert written <= {path.name for path in composed.results.iterdir()}
     assert owners(composed.results) == {(1000, 1000)}
     assert_the_numbers_of_a_run(composed.results, config, THE_SAME, tmp_path)
 
@@ -153,6 +157,35 @@ def test_bad_input_ends_all_with_the_servers_exit_code(config, tmp_path, environ
         assert "Traceback" not in said
         assert composed.say(DOWN)[0] == 0
         assert composed.left() == []
+
+
+def test_the_live_page_is_this_machines_alone_and_wants_its_token(config, tmp_path):
+    with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = str(free.getsockname()[1])
+    with Composed("page", config, tmp_path / "results", **CHOSEN, CAFE_UI_PORT=port) as composed:
+        composed.compose("-f", "docker-compose.yml", "-f", "deploy/compose/ui.yml", "up", "--detach", "server")
+        said = re.compile(rf"live page: (http://127\.0\.0\.1:{port}/)(\?token=\S+)")
+        wait_for(lambda: said.search(composed.compose("logs", "server").stdout))
+        page, token = said.search(composed.compose("logs", "server").stdout).groups()
+        bound = composed.inspect("server")["NetworkSettings"]["Ports"][f"{port}/tcp"]
+        assert bound == [{"HostIp": "127.0.0.1", "HostPort": port}]
+        wait_for(lambda: status(page) is not None)
+        assert (status(page), status(page + token)) == (403, 303)
+        shipped = "from ui.app import STATIC; print((STATIC / 'vendor' / 'uPlot.iife.min.js').is_file())"
+        assert composed.call("server", "python", "-c", shipped).stdout == "True\n"
+
+
+def status(url):
+    """What the page answers, redirections not followed; None while nobody does."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=20)
+    try:
+        connection.request("GET", f"{parts.path}?{parts.query}")
+        return connection.getresponse().status
+    except OSError:
+        return None
+    finally:
+        connection.close()
 
 
 @pytest.mark.slow

@@ -54,7 +54,7 @@ def test_the_demo_in_small(tmp_path):
     line = next(line for line in told.stdout.splitlines() if "cafe run" in line)
     arguments = shlex.split(line)[1:]
     arguments[arguments.index("--out") + 1] = str(tmp_path)
-    small = ["--set", "data.samples=16", "--set", "federation.batch_size=4", "--quiet"]
+    small = ["--set", "data.samples=16", "--set", "federation.batch_size=4"]
     done = subprocess.run(
         ["cafe", *arguments, *small], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200
     )

@@ -181,6 +181,8 @@ def test_nobody_at_the_coordinators_address(config):
         (["work", "CONFIG", "--id", "9", "--coordinator", "127.0.0.1:1"], "workers of this federation are 0 to 3"),
         (["work", "CONFIG", "--id", "0", "--coordinator", "here"], "expected HOST:PORT"),
         (["attack", "nowhere"], "nowhere is not a transcript"),
+        (["export", "nowhere"], "nowhere is not a run's folder"),
+        (["export", "nowhere", "--to", "tea"], "--to tea: choose csv or mlflow"),
         (["list", "birds"], "choose one of attacks, defences, datasets, models"),
         (["bench", "tea"], "choose one of federation, training, attack, matching"),
         (["brew"], "No such command 'brew'"),

@@ -16,7 +16,6 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
-from protos.codec import MESSAGE_LIMIT_BYTES
 from protos.coordinator_pb2 import JoinRequest
 from protos.doctor_pb2 import Block, CompareRequest, Finding, ReportRequest
 from protos.doctor_pb2_grpc import DoctorStub
@@ -31,6 +30,7 @@ from vfl.doctor.listener import Listener
 from vfl.doctor.main import examine_setup
 from vfl.doctor.setup import Setup
 from vfl.errors import UserError
+from vfl.limits import MESSAGE_BYTES
 from vfl.slices import digest, load_data, slice_for
 from vfl.tls import COORDINATOR, load_identity, worker_role
 
@@ -416,11 +416,11 @@ def test_nobody_checks_in_for_somebody_else(service):
 
 
 def test_a_limit_on_the_way_that_the_largest_message_does_not_pass(file, monkeypatch):
-    limit = ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES - 1)
+    limit = ("grpc.max_receive_message_length", MESSAGE_BYTES - 1)
     with monkeypatch.context() as patched:
         patched.setattr("vfl.doctor.listener.OPTIONS", [limit])
         listener = Listener(load_config(file), COORDINATOR, None, time.time)
     lines = examine(file, coordinator=listener.listen("127.0.0.1:0"))
     listener.stop()
     assert failed(lines) == {("coordinator", "messages")}
-    assert f"a message of {MESSAGE_LIMIT_BYTES} bytes does not come through" in lines["coordinator", "messages"].text
+    assert f"a message of {MESSAGE_BYTES} bytes does not come through" in lines["coordinator", "messages"].text

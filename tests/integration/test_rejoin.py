@@ -4,9 +4,7 @@ import contextlib
 import json
 import re
 import select
-import signal
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,10 +12,10 @@ from functools import partial
 
 import grpc
 import pytest
-import torch
 
 from protos.coordinator_pb2 import Trouble
-from tests.integration.command_support import CAFE, ENVIRONMENT, cafe, wait_for
+from tests.integration.command_support import cafe
+from tests.integration.federation_support import Federation, assert_same_numbers
 from tests.integration.protocol_support import RawCoordinator, RawWorker, finish, join_request, refused
 
 CONFIG = """
@@ -46,53 +44,6 @@ def undisturbed(config, tmp_path_factory):
     return out
 
 
-class Federation:
-    """`cafe serve` and `cafe work`, each a process of its own."""
-
-    def __init__(self, config, out):
-        self.config, self.out = config, out
-        self.processes = []
-        self.server = self.start("serve", config, "--listen", "127.0.0.1:0", "--out", out)
-        self.address = re.search(r"listening on (\S+),", self.server.stderr.readline()).group(1)
-        self.said = []
-        threading.Thread(target=lambda: self.said.extend(self.server.stderr), daemon=True).start()
-
-    def start(self, *arguments):
-        command = [*CAFE, *map(str, arguments)]
-        process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=ENVIRONMENT
-        )
-        self.processes.append(process)
-        return process
-
-    def worker(self, number, *arguments, address=None):
-        where = ("--coordinator", address or self.address, "--threads", 1)
-        return self.start("work", self.config, "--id", number, *where, *arguments)
-
-    def reaches(self, number):
-        """Wait until some rounds are done."""
-
-        def done():
-            assert self.server.poll() is None, self.said
-            return (self.out / "transcript" / f"round-{number:07d}.safetensors").exists()
-
-        wait_for(done)
-
-    def finished(self):
-        code = self.server.wait(120)
-        assert code == 0, self.said
-        return json.loads((self.out / "summary.json").read_text())
-
-    def close(self):
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait(30)
-            with contextlib.suppress(ValueError):
-                process.stderr.close()
-
-
 @pytest.fixture
 def federation(config, tmp_path):
     federation = Federation(config, tmp_path / "out")
@@ -101,12 +52,8 @@ def federation(config, tmp_path):
 
 
 def assert_as_if_nothing_had_happened(federation, undisturbed):
-    summary, expected = federation.finished(), json.loads((undisturbed / "summary.json").read_text())
-    assert summary["train"] == expected["train"]
-    models = [torch.load(out / "model.pt", weights_only=True) for out in (federation.out, undisturbed)]
-    assert models[0].keys() == models[1].keys()
-    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
-    return summary
+    federation.finished()
+    return assert_same_numbers(federation.out, undisturbed)
 
 
 def test_killed_workers_that_are_started_again_take_their_places(federation, undisturbed):

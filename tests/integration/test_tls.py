@@ -23,9 +23,9 @@ from vfl.handshake import meet
 from vfl.network import reach
 from vfl.tls import COORDINATOR, Identity, load_identity, worker_role
 from vfl.transcript import Transcript
-from worker.exchange import Peer, Rendezvous, swap_parts
-from worker.main import _start_server
-from worker.rounds import WorkerOptions
+from worker.exchange import Peer
+from worker.rendezvous import Rendezvous, swap_parts
+from worker.serving import WorkerServer
 
 SMALL = ["--set", "federation={workers: 2, batch_size: 20, rounds: 3}", "--set", "attack.name=none"]
 SMALL += ["--set", "transcript=true"]
@@ -90,14 +90,14 @@ def listening():
 
     def listen(own, worker=0):
         rendezvous = Rendezvous()
-        server, port = _start_server(small_config(), WorkerOptions(worker=worker, coordinator="", tls=own), rendezvous)
+        server = WorkerServer(small_config(), worker, "127.0.0.1:0", own, rendezvous)
         servers.append(server)
         rendezvous.open("run", {1: 3, 2: 2})
-        return rendezvous, f"127.0.0.1:{port}"
+        return rendezvous, f"127.0.0.1:{server.port}"
 
     yield listen
     for server in servers:
-        server.stop(None).wait()
+        server.stop()
 
 
 def test_by_hand_over_tls_gives_the_numbers_of_a_run(config, certs, tmp_path):

@@ -3,8 +3,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos.codec import CHUNK_BYTES, Assembler, CodecError, announce, chunks
+from protos.codec import Assembler, CodecError, announce, chunks
 from protos.tensors_pb2 import Bundle, Chunk, TensorSpec
+from vfl.limits import CHUNK_BYTES
 
 DTYPES = [
     torch.float32,

@@ -4,9 +4,10 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protos.codec import CHUNK_BYTES, chunks
+from protos.codec import chunks
 from protos.coordinator_pb2 import End, Order, UploadHeader, UploadPart
 from protos.wire import ORDER, UPLOAD, ChunkView
+from vfl.limits import CHUNK_BYTES
 
 
 @pytest.mark.parametrize(("carrier", "message"), [(ORDER, Order), (UPLOAD, UploadPart)])

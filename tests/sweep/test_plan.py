@@ -8,7 +8,7 @@ import yaml
 from sweep.changes import changed
 from sweep.check import check_cells
 from sweep.file import read_sweep
-from sweep.main import default_jobs
+from sweep.local import default_jobs
 from sweep.plan import load_plan
 from tests.sweep.fabricated import BASE, TRAINING, planned, write_sweep
 from vfl.errors import UserError
@@ -168,7 +168,7 @@ def test_a_cell_at_a_time_unless_there_are_cores_for_more(tmp_path, monkeypatch)
     plan = planned(tmp_path, axes={"federation.workers": [2, 4]})
     for cores, jobs in ((2, 1), (9, 1), (10, 2), (64, 12)):
         monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
-        assert default_jobs(plan) == jobs
+        assert default_jobs(list(plan.cells)) == jobs
 
 
 def test_the_ready_sweeps_are_sweeps():

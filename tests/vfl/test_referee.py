@@ -67,6 +67,19 @@ def test_labels_without_images_are_counted_in_the_order_that_fits_within_cells(t
     found = data.y.clone()
     found[[0, 1, 2]] = data.y[[1, 2, 0]]  # a cell's order is arbitrary
     found[4] = -1  # unknown
-    save_summary(tmp_path, {"attack": {}})
+    save_summary(tmp_path, {"rounds": 1, "attack": {}})
     save_arrays(tmp_path / "recovered.npz", {"labels": found.numpy(), "cell": np.array([0, 0, 0, 3, 4, 5])})
     assert score_run(tmp_path, config, data)["attack"]["label_accuracy"] == pytest.approx(5 / 6)
+
+
+def test_what_an_attack_says_of_a_sample_goes_where_the_sample_goes(tmp_path):
+    config = parse_config({"data": {"name": "digits", "samples": 4}, "federation": {"batch_size": 2, "rounds": 2}}, "x")
+    data = load_data(config)
+    save_summary(tmp_path, {"attack": {}, "rounds": 2})
+    found = {"x": data.x[[1, 0, 2, 3]].numpy(), "cell": np.array([0, 0, 2, 3])}
+    found |= {"certificates": np.array([[0.1], [0.2], [0.3], [0.4]]), "representation_0": np.arange(4.0).reshape(4, 1)}
+    save_arrays(tmp_path / "recovered.npz", found)
+    score_run(tmp_path, config, data)
+    with np.load(tmp_path / "recovered.npz") as arrays:
+        assert arrays["certificates"].ravel().tolist() == [0.2, 0.1, 0.3, 0.4]
+        assert arrays["representation_0"].ravel().tolist() == [1, 0, 2, 3]

@@ -4,9 +4,9 @@ import textwrap
 import pytest
 
 from attacker.interface import attacks
-from vfl.errors import UserError
+from vfl.errors import RunFailedError, UserError
 from vfl.models import models
-from vfl.registry import PluginSection
+from vfl.registry import Plugin, PluginSection
 
 
 def test_a_plugin_of_ones_own_is_named_by_its_module(tmp_path, monkeypatch):
@@ -54,3 +54,30 @@ def test_an_unknown_name_or_option_is_named():
         attacks.build(PluginSection(name="magic"))
     with pytest.raises(UserError, match=r"model\.hiden: there is no such key"):
         models.build(PluginSection(name="mlp", hiden=[3]))
+
+
+def test_a_plugin_whose_module_fails_is_named(tmp_path, monkeypatch):
+    (tmp_path / "bad_module.py").write_text("raise RuntimeError('no licence\\nhere')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(UserError, match=r"'bad_module:Attack' cannot be imported: RuntimeError: no licence here$"):
+        attacks.build(PluginSection(name="bad_module:Attack"))
+
+
+def test_errors_of_plugins_that_are_ours_keep_their_traceback():
+    plugin = attacks.build(PluginSection(name="none"))
+    with pytest.raises(ZeroDivisionError), attacks.guard("none", plugin, "observe"):
+        _ = 1 / 0
+
+
+def test_errors_of_other_plugins_are_told_with_their_place_and_what_passes_passes():
+    class Other(Plugin):
+        pass
+
+    told = r"the attack plug-in mine failed in observe: ValueError: too few \(test_registry.py, line \d+\)"
+    with pytest.raises(RunFailedError, match=told), attacks.guard("mine", Other(), "observe"):
+        raise ValueError("too\nfew")
+    with pytest.raises(UserError, match="as it was"), attacks.guard("mine", Other(), "observe"):
+        raise UserError("as it was")
+    with pytest.raises(KeyError), attacks.guard("mine", Other(), "observe", KeyError):
+        raise KeyError("meant")

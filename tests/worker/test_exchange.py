@@ -10,21 +10,21 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos import worker_pb2_grpc
 from tests.support import small_config
+from vfl import limits
 from vfl.errors import RunFailedError
 from vfl.tls import worker_role
-from worker import exchange
-from worker.exchange import Peer, Rendezvous, swap_parts
-from worker.main import _start_server
-from worker.rounds import WorkerOptions
+from worker.exchange import Peer
+from worker.rendezvous import Rendezvous, swap_parts
+from worker.serving import WorkerServer
 
 
 @pytest.fixture
 def label_holder():
     rendezvous = Rendezvous()
-    server, port = _start_server(small_config(), WorkerOptions(worker=0, coordinator=""), rendezvous)
+    server = WorkerServer(small_config(), 0, "127.0.0.1:0", None, rendezvous)
     rendezvous.open("run", {1: 3, 2: 2})
-    yield rendezvous, f"127.0.0.1:{port}"
-    server.stop(None).wait()
+    yield rendezvous, f"127.0.0.1:{server.port}"
+    server.stop()
 
 
 def test_peers_bring_outputs_and_get_their_own_gradients_back(label_holder):
@@ -54,7 +54,7 @@ def test_peers_bring_outputs_and_get_their_own_gradients_back(label_holder):
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_sentence(label_holder, run_id, worker, tensors, words, monkeypatch):
-    monkeypatch.setattr(exchange, "OPEN_SECONDS", 0.2)
+    monkeypatch.setattr(limits, "OPEN_SECONDS", 0.2)
     _, address = label_holder
     with grpc.insecure_channel(address) as channel:
         answers = worker_pb2_grpc.ExchangeStub(channel).Swap(swap_parts(run_id, worker, 1, tensors), timeout=30)
@@ -100,10 +100,10 @@ def test_a_peer_that_never_comes_is_named():
 
 
 def test_only_the_label_holder_exchanges_and_every_worker_is_healthy():
-    server, port = _start_server(small_config(), WorkerOptions(worker=3, coordinator=""), Rendezvous())
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    server = WorkerServer(small_config(), 3, "127.0.0.1:0", None, Rendezvous())
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         with pytest.raises(grpc.RpcError, match="worker 3 is not the label holder"):
             next(worker_pb2_grpc.ExchangeStub(channel).Swap(iter([]), timeout=30))
         checked = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
         assert checked.status == health_pb2.HealthCheckResponse.SERVING
-    server.stop(None).wait()
+    server.stop()

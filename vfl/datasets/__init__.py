@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from vfl.datasets.encoding import Column
 from vfl.errors import UserError
 from vfl.partition import Shape
 from vfl.registry import Plugin, Registry
@@ -36,8 +37,12 @@ class Data:
     ids: tuple[str, ...]
     x_test: Tensor | None = None
     y_test: Tensor | None = None
-    columns: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
     mosaics: tuple[Mosaic, ...] = ()
+    groups: tuple[int, ...] | None = None
+    """How many of the columns each worker holds, in their order, where the data set says so."""
+    label: str = "label"
+    class_names: tuple[str, ...] = ()
 
     @property
     def sample_shape(self) -> Shape:
@@ -60,7 +65,6 @@ class DataSet(Plugin):
         kind: Literal["image", "table"],
         train: tuple[Tensor, Tensor],
         test: tuple[Tensor, Tensor] | None = None,
-        columns: tuple[str, ...] = (),
         ids: tuple[str, ...] | None = None,
         classes: int | None = None,
     ) -> Data:
@@ -82,12 +86,20 @@ class DataSet(Plugin):
             (ids or tuple(map(str, range(len(train[0])))))[: len(x)],
             x_test,
             y_test,
-            columns,
         )
 
 
 datasets: Registry[DataSet] = Registry(
-    "data", DataSet, "cafe.datasets", ["vfl.datasets.bundled", "vfl.datasets.npz", "vfl.datasets.torchvision_sets"]
+    "data",
+    DataSet,
+    "cafe.datasets",
+    [
+        "vfl.datasets.bundled",
+        "vfl.datasets.images",
+        "vfl.datasets.npz",
+        "vfl.datasets.tables",
+        "vfl.datasets.torchvision_sets",
+    ],
 )
 
 
@@ -101,13 +113,6 @@ def data_path(path: Path | None) -> Path:
     if not path.is_absolute() and not path.exists() and root is not None:
         return Path(root) / path
     return path
-
-
-def standardised(train: Tensor, test: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Scale each column to mean 0 and deviation 1 on the training rows."""
-    mean, deviation = train.mean(0), train.std(0, correction=0)
-    deviation[deviation == 0] = 1.0
-    return (train - mean) / deviation, None if test is None else (test - mean) / deviation
 
 
 def _first(x: Tensor, y: Tensor, count: int | None, key: str) -> tuple[Tensor, Tensor]:

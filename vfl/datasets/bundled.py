@@ -8,7 +8,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vfl.datasets import Data, DataSet, Mosaic, datasets, standardised
+from vfl.datasets import Data, DataSet, Mosaic, datasets
+from vfl.datasets.encoding import encode_all, fit
 from vfl.errors import UserError
 
 
@@ -64,11 +65,12 @@ class BreastCancer(DataSet):
         from sklearn.datasets import load_breast_cancer
 
         source = load_breast_cancer()
-        x = torch.tensor(source.data, dtype=torch.float32)
         y = torch.tensor(source.target, dtype=torch.int64)
-        train, test = standardised(x[:469], x[469:])
-        assert test is not None
-        return self._data("table", (train, y[:469]), (test, y[469:]), tuple(map(str, source.feature_names)))
+        names = tuple(map(str, source.feature_names))
+        columns = tuple(fit(name, own, 1) for name, own in zip(names, source.data[:469].T, strict=True))
+        train, test = (encode_all(columns, list(rows.T)) for rows in (source.data[:469], source.data[469:]))
+        data = self._data("table", (train, y[:469]), (test, y[469:]))
+        return replace(data, columns=columns, label="diagnosis", class_names=tuple(map(str, source.target_names)))
 
 
 def _grid(count: int, aspect: float) -> tuple[int, int]:

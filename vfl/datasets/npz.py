@@ -1,14 +1,21 @@
 """Any NumPy archive with samples and labels."""
 
-import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from vfl.datasets import Data, DataSet, data_path, datasets, standardised
+from vfl.datasets import Data, DataSet, data_path, datasets
+from vfl.datasets.archive import ArchiveError, read_archive
+from vfl.datasets.encoding import Values, as_words, encode_all, fit
 from vfl.errors import UserError
+from vfl.limits import CLASSES
+
+ARRAYS = ("x", "y", "x_train", "y_train", "x_test", "y_test", "ids", "feature_names")
+"""What is read of an archive, whatever else it holds."""
 
 
 @datasets.register("npz")
@@ -16,6 +23,11 @@ class Npz(DataSet):
     """A file with x_train, y_train and, where present, x_test, y_test (or x, y): images or table rows."""
 
     path: Path
+    columns: tuple[tuple[str, ...], ...] | None = Field(
+        None, description="tables: a list of columns for each worker, by their feature_names"
+    )
+    categorical: tuple[str, ...] = Field((), description="tables: columns whose numbers are names of categories")
+    most_categories: int = Field(100, ge=1, description="the most different values that such a column may hold")
 
     def load(self) -> Data:
         """Read the file: uint8 images become [0, 1], table columns are standardised."""
@@ -35,33 +47,55 @@ class Npz(DataSet):
                 raise UserError(f"data.path: {path} has test samples of another shape than its training samples")
         ids = tuple(map(str, arrays["ids"])) if "ids" in arrays else None
         if x.ndim == 2:
-            train, test = standardised(
-                torch.tensor(x, dtype=torch.float32),
-                torch.tensor(arrays["x_test"], dtype=torch.float32) if tested else None,
-            )
-            names = tuple(map(str, arrays.get("feature_names", [])))
-            return self._data(
-                "table", (train, y), (test, y_test) if test is not None and y_test is not None else None, names, ids
-            )
+            return self._table(x, y, (arrays["x_test"], y_test) if y_test is not None else None, arrays, ids)
+        if self.columns is not None or self.categorical:
+            raise UserError(f"data.columns, data.categorical: {path} holds images, and these are for tables")
         images = _images(x, path)
         held_out = (_images(arrays["x_test"], path), y_test) if y_test is not None else None
-        return self._data("image", (images, y), held_out, (), ids)
+        return self._data("image", (images, y), held_out, ids)
+
+    def _table(
+        self,
+        x: np.ndarray,
+        y: Tensor,
+        test: tuple[np.ndarray, Tensor] | None,
+        arrays: dict[str, np.ndarray],
+        ids: tuple[str, ...] | None,
+    ) -> Data:
+        """Scale the columns as they are in the training rows that are used."""
+        header = tuple(map(str, arrays.get("feature_names", range(x.shape[1]))))
+        names = header if self.columns is None else tuple(name for group in self.columns for name in group)
+        for key, wanted in (("data.columns", names), ("data.categorical", self.categorical)):
+            lacking = [name for name in wanted if name not in header]
+            if lacking:
+                raise UserError(f"{key}: there is no column {lacking[0]!r}; the columns are {', '.join(header)}")
+        if len(set(names)) < len(names):
+            raise UserError(f"data.columns: {max(names, key=names.count)!r} is held by more than one worker")
+
+        def read(rows: np.ndarray) -> list[Values]:
+            own = [rows[:, header.index(name)].astype(np.float64) for name in names]
+            return [as_words(v) if n in self.categorical else v for n, v in zip(names, own, strict=True)]
+
+        columns = tuple(
+            fit(name, own, self.most_categories) for name, own in zip(names, read(x[: self.samples]), strict=True)
+        )
+        held_out = None if test is None else (encode_all(columns, read(test[0])), test[1])
+        data = self._data("table", (encode_all(columns, read(x)), y), held_out, ids)
+        groups = None if self.columns is None else tuple(map(len, self.columns))
+        return replace(data, columns=columns, groups=groups)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise UserError(f"data.path: {path} is a single array, expected an .npz archive")
-            return {key: archive[key] for key in archive.files}
+        return read_archive(path, ARRAYS)
     except FileNotFoundError:
         raise UserError(f"data.path: there is no file {path}") from None
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (OSError, ArchiveError) as error:
         raise UserError(f"data.path: {path} cannot be read as an .npz archive without pickles: {error}") from None
 
 
 def _check(x: np.ndarray, y: Tensor, path: Path) -> None:
-    if not np.issubdtype(x.dtype, np.number) or x.ndim < 2 or not x.size:
+    if x.dtype.kind not in "iuf" or x.dtype.itemsize > 8 or x.ndim < 2 or not x.size:
         raise UserError(
             f"data.path: {path} must hold numbers, a row or image a sample, got {x.dtype} of shape {x.shape}"
         )
@@ -76,6 +110,8 @@ def _labels(y: np.ndarray, path: Path) -> Tensor:
         raise UserError(
             f"data.path: labels in {path} must be one whole number a sample, got {y.dtype} of shape {y.shape}"
         )
+    if y.size and y.max() >= CLASSES:
+        raise UserError(f"data.path: {path} has the label {y.max()}; labels are numbers below {CLASSES}")
     return torch.tensor(y.astype(np.int64))
 
 

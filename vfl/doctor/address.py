@@ -13,7 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from vfl.doctor.findings import Sheet
 from vfl.errors import CafeError
-from vfl.handshake import ANSWER_SECONDS, PREFACE, RETRY_SECONDS
+from vfl.handshake import PREFACE, RETRY_SECONDS
+from vfl.limits import ANSWER_SECONDS
 from vfl.network import reach, sentence
 from vfl.tls import Identity, Role, is_loopback
 

@@ -6,7 +6,6 @@ import time
 
 import grpc
 
-from protos.codec import MESSAGE_LIMIT_BYTES
 from protos.coordinator_pb2 import JoinRequest
 from protos.doctor_pb2 import Block, CompareReply, CompareRequest, Party, ReportRequest
 from protos.doctor_pb2 import Finding as FindingMessage
@@ -15,6 +14,7 @@ from vfl.config import RunConfig
 from vfl.doctor.address import CALL_SECONDS
 from vfl.doctor.facts import Clock, describe
 from vfl.doctor.findings import Finding, Sheet
+from vfl.limits import MESSAGE_BYTES
 from vfl.network import sentence
 from vfl.tls import Identity, file_problem, read_certificate
 
@@ -70,20 +70,20 @@ class Caller:
 
     def echo(self, sheet: Sheet) -> None:
         """Send a message of the largest size there and back."""
-        block = Block(worker=self._worker, data=bytes(MESSAGE_LIMIT_BYTES - 16))
-        block.data = os.urandom(len(block.data) + MESSAGE_LIMIT_BYTES - block.ByteSize())
+        block = Block(worker=self._worker, data=bytes(MESSAGE_BYTES - 16))
+        block.data = os.urandom(len(block.data) + MESSAGE_BYTES - block.ByteSize())
         began = time.monotonic()
         try:
             back = self._stub.Echo(block, timeout=ECHO_SECONDS)
         except grpc.RpcError as error:
-            text = f"a message of {MESSAGE_LIMIT_BYTES} bytes does not come through: {sentence(error)}; look at proxies"
+            text = f"a message of {MESSAGE_BYTES} bytes does not come through: {sentence(error)}; look at proxies"
             sheet.fail("messages", text)
             return
         if back.data != block.data:
-            sheet.fail("messages", f"a message of {MESSAGE_LIMIT_BYTES} bytes comes back changed: look at proxies")
+            sheet.fail("messages", f"a message of {MESSAGE_BYTES} bytes comes back changed: look at proxies")
         else:
             seconds = time.monotonic() - began
-            sheet.ok("messages", f"the largest, {MESSAGE_LIMIT_BYTES} bytes, came there and back in {seconds:.2f} s")
+            sheet.ok("messages", f"the largest, {MESSAGE_BYTES} bytes, came there and back in {seconds:.2f} s")
 
     def report(self, sheet: Sheet, findings: list[Finding]) -> bool:
         """Tell the other side what was found; return whether this worker has checked in there now."""

@@ -1,19 +1,18 @@
 """What a party says of itself, so that another can compare: versions, the config that must be alike, the time."""
 
 import json
-import platform
 from collections.abc import Callable
-from importlib.metadata import version
 
 from protos.doctor_pb2 import Party
 from vfl.config import RunConfig
 from vfl.network import PROTOCOL_VERSION
+from vfl.versions import versions as installed
 
 Clock = Callable[[], float]
 """Seconds since 1970, as `time.time` has them."""
 
-_OWN_AFFAIR = "_timeout"
-"""How long a party waits need not be alike."""
+_OWN_AFFAIR = ("_timeout", "checkpoint_every")
+"""How long a party waits, and what it keeps for itself, need not be alike."""
 
 
 def describe(config: RunConfig, clock: Clock) -> Party:
@@ -22,9 +21,8 @@ def describe(config: RunConfig, clock: Clock) -> Party:
 
 
 def versions() -> dict[str, str]:
-    """Return what is installed here."""
-    installed = {name: version(name) for name in ("cafe-vfl", "torch", "grpcio")}
-    return {"protocol": str(PROTOCOL_VERSION), "python": platform.python_version(), **installed}
+    """Return what is installed here, and the protocol that it speaks."""
+    return {"protocol": str(PROTOCOL_VERSION), **installed()}
 
 
 def settings(config: RunConfig) -> dict[str, str]:

@@ -15,8 +15,9 @@ from vfl.doctor.findings import Sheet
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.models.whole import whole_model
-from vfl.partition import partition
+from vfl.partition import Box, partition
 from vfl.slices import WorkerData, load_data, slice_for
+from worker.aligning import SUFFIXES, table_size
 
 MODEL_COPIES = 7
 """How often a model is held: parameters, what observers see, Adam's two, gradients of two rounds, one to spare."""
@@ -25,6 +26,10 @@ MODEL_COPIES = 7
 def check_slice(sheet: Sheet, config: RunConfig, worker: int, path: Path | None) -> WorkerData | None:
     """Check what a worker holds against the config."""
     with sheet.trying("slice"):
+        if path and path.suffix.lower() in SUFFIXES:
+            rows, columns = table_size(config, path, worker)
+            sheet.ok("slice", f"{path}: {rows} rows, {columns} columns; which rows all workers have, a run will find")
+            return None
         data = WorkerData.load(path) if path else slice_for(load_data(config), config, worker)
         source = str(path) if path else f"data set {config.data.name}"
         problem = _slice_problem(config, worker, data)
@@ -38,9 +43,12 @@ def check_slice(sheet: Sheet, config: RunConfig, worker: int, path: Path | None)
 
 def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | None:
     federation, samples = config.federation, len(data.x)
-    box = partition(data.box.sample_shape, federation.workers, federation.slices)[worker]
+    slices = federation.slices if len(data.box.sample_shape) > 1 else None
+    boxes = dict(enumerate(partition(data.box.sample_shape, federation.feature_holders, slices)))
+    box = boxes.get(worker, Box.nothing(data.box.sample_shape))
     wanted = config.data.options.get("samples")
-    if data.box != box:
+    # A table's columns make any number of features: how they lie together is checked when all join.
+    if len(data.box.sample_shape) > 1 and data.box != box:
         return (
             f"holds the features {data.box.start} to {data.box.stop}, worker {worker}'s are {box.start} to {box.stop}: "
             f"is this another worker's file, or federation.slices another?"
@@ -73,7 +81,8 @@ def check_whole(sheet: Sheet, config: RunConfig, members: Sequence[Member], out:
     """Check that the coordinator has room for the model that the workers' slices make, and for what it records."""
     with sheet.trying("model"):
         classes = max(member.classes for member in members)
-        whole = whole_model(config.model, [member.box.shape for member in members], classes, config.seed)
+        shapes = [member.box.shape for member in members if not member.box.empty]
+        whole = whole_model(config.model, shapes, classes, config.seed)
         size = sum(parameter.nbytes for parameter in whole.parameters())
         _check_memory(sheet, f"{config.model.name} for {len(members)} workers", size)
         rounds = config.federation.planned_rounds(members[0].samples)

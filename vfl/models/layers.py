@@ -1,10 +1,17 @@
-"""The fully connected layers of any model, in the order in which data meets them, and what goes into each."""
+"""The fully connected layers of any model, in the order in which data meets them, and what goes into each.
 
+One sample is run through and hooks look on, so that it does not matter how the model is written: branches, residual
+connections and Python's own control flow are all the same to them.
+"""
+
+import math
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from vfl.models.modes import evaluating
 from vfl.partition import Shape
 
 
@@ -24,13 +31,19 @@ class _Stop(Exception):  # noqa: N818
 
 
 def fully_connected(model: nn.Module, shape: Shape) -> list[FullyConnected]:
-    """List the fully connected layers in the order of the forward pass, by running one sample through."""
-    found: list[FullyConnected] = []
-    probe = torch.linspace(0.1, 0.9, steps=_size(shape)).reshape(1, *shape)
+    """List the fully connected layers in the order of the forward pass.
+
+    A layer that meets a sample in several rows (tokens), or more than once, is left out: it is a convolution by another
+    name, and its gradient is no sum of one outer product a sample.
+    """
+    found: dict[str, FullyConnected] = {}
+    met: Counter[str] = Counter()
+    probe = torch.linspace(0.1, 0.9, steps=math.prod(shape)).reshape(1, *shape)
 
     def note(name: str, layer: nn.Linear, value: Tensor) -> None:
-        same = value.numel() == probe.numel() and bool(torch.equal(value.flatten(), probe.flatten()))
-        found.append(FullyConnected(name, layer.in_features, layer.out_features, layer.bias is not None, same))
+        met[name] += math.prod(value.shape[:-1])
+        same = value.numel() == probe.numel() and bool(torch.equal(value.flatten().cpu(), probe.flatten()))
+        found[name] = FullyConnected(name, layer.in_features, layer.out_features, layer.bias is not None, same)
 
     handles = []
     for name, layer in model.named_modules():
@@ -42,12 +55,12 @@ def fully_connected(model: nn.Module, shape: Shape) -> list[FullyConnected]:
 
             handles.append(layer.register_forward_pre_hook(hook))
     try:
-        with torch.no_grad():
-            model(probe.to(next(model.parameters()).device))
+        with torch.no_grad(), evaluating(model):
+            model(probe.to(next(model.parameters())))
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return [layer for name, layer in found.items() if met[name] == 1]
 
 
 def representation(model: nn.Module, layer: str, x: Tensor) -> Tensor:
@@ -66,10 +79,3 @@ def representation(model: nn.Module, layer: str, x: Tensor) -> Tensor:
     finally:
         handle.remove()
     return caught[0]
-
-
-def _size(shape: Shape) -> int:
-    size = 1
-    for length in shape:
-        size *= length
-    return size

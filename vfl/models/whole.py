@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from vfl.errors import UserError
+from vfl.model_section import is_shared
 from vfl.models import build_bottom, build_top, output_width
 from vfl.observation import ModelTensors, Setting
 from vfl.partition import Shape
@@ -29,7 +31,16 @@ class WholeModel(nn.Module):
 
 def whole_model(section: PluginSection, shapes: Sequence[Shape], classes: int, seed: int) -> WholeModel:
     """Build the model that a config's `model` section names for slices of these shapes, initialised from the seed."""
-    bottoms = [build_bottom(section, shape, seed, worker) for worker, shape in enumerate(shapes)]
+    if is_shared(section):
+        other = next((worker for worker, shape in enumerate(shapes) if shape != shapes[0]), None)
+        if other is not None:
+            raise UserError(
+                f"model.shared: worker 0 holds slices of shape {shapes[0]}, worker {other} of {shapes[other]}; only "
+                f"slices of one shape can share a bottom model (federation.slices)"
+            )
+        bottoms = [build_bottom(section, shapes[0], seed, 0)] * len(shapes)
+    else:
+        bottoms = [build_bottom(section, shape, seed, worker) for worker, shape in enumerate(shapes)]
     widths = [output_width(bottom, shape) for bottom, shape in zip(bottoms, shapes, strict=True)]
     return WholeModel(bottoms, build_top(section, widths, classes, seed), widths)
 

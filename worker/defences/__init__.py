@@ -133,9 +133,12 @@ class Chain:
         built = [defences.build(section) for section in sections]
         for defence in built:
             plan = replace(plan, schedule=defence.schedule(plan.schedule))
-        self._plan = plan
+        self._plan, self._built = plan, built
         self._names = [section.name for section in sections]
-        self._shields = [defence.start(plan) for defence in built]
+        self._shields = []
+        for name, defence in zip(self._names, built, strict=True):
+            with defences.guard(name, defence, "start"):
+                self._shields.append(defence.start(plan))
         self._policies = [shield for shield in self._shields if isinstance(shield, RowPolicy)]
         self._counting = [section.name for section, one in zip(sections, built, strict=True) if one.keeps_count]
         self._seen: dict[int, bytes] = {}
@@ -166,7 +169,8 @@ class Chain:
             self._compare(number, rows, gradients)
             for place, shield in enumerate(self._shields):
                 random = generator(self._plan.draws, f"defence {place} of worker {self._plan.worker}", number)
-                gradients = shield.apply(gradients, Played(number, rows, x, model, random))
+                with defences.guard(self._names[place], self._built[place], "apply", WithheldError):
+                    gradients = shield.apply(gradients, Played(number, rows, x, model, random))
         except WithheldError as withheld:
             self._withheld = (number, str(withheld))
             raise

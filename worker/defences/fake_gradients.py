@@ -58,10 +58,11 @@ class _Ranked:
 class _Faker:
     def __init__(self, options: FakeGradients, seed: int) -> None:
         self._options, self._seed = options, seed
-        self._sizes: list[int] = []
+        self._drawn: tuple[list[int], int] = ([], seed)
+        """The sizes and the seed that the candidates were drawn for."""
         self._candidates: Candidates | None = None
-        self._before: dict[int, Candidates] = {}
-        """The candidates at the beginning of the last two rounds: they may be done again."""
+        self._before: dict[int, int] = {}
+        """The seed at the beginning of each round: any of them may be done again."""
         self._chosen: set[tuple[int, int]] = set()
         self._redraws = 0
 
@@ -83,20 +84,16 @@ class _Faker:
     def _nearest(self, tensors: list[_Ranked], played: Played) -> list[Floats]:
         """Return the curves of the nearest candidate, redrawn until it is within tau."""
         sizes = [len(one.flat) for one in tensors]
-        if self._candidates is None or sizes != self._sizes:
-            self._sizes, self._candidates = sizes, self._draw(sizes, self._seed)
-        self._candidates = self._before.setdefault(played.number, self._candidates)
-        self._before = {n: self._before[n] for n in sorted(self._before)[-2:]}
-        best, curves = self._choose(tensors, self._candidates)
+        self._seed = self._before.setdefault(played.number, self._seed)
+        best, curves = self._choose(tensors, self._draw(sizes))
         if self._options.tau is None:
             return curves
         for _ in range(self._options.redraws):
             if best <= self._options.tau:
                 break
             self._redraws += 1
-            seed = int(torch.randint(2**62, (1,), generator=played.random))
-            self._candidates = self._draw(sizes, seed)
-            distance, curves = self._choose(tensors, self._candidates)
+            self._seed = int(torch.randint(2**62, (1,), generator=played.random))
+            distance, curves = self._choose(tensors, self._draw(sizes))
             best = min(best, distance)
         if best > self._options.tau:
             raise RunFailedError(
@@ -118,9 +115,13 @@ class _Faker:
         ]
         return float(np.linalg.norm(parts)), curves
 
-    def _draw(self, sizes: list[int], seed: int) -> Candidates:
-        magnitudes = self._options.reading in ("bounded", "unscaled")
-        return Candidates(sizes, self._options.nu, magnitudes, seed)
+    def _draw(self, sizes: list[int]) -> Candidates:
+        """Return the candidates of the current seed, drawn once as long as it stays."""
+        if self._candidates is None or self._drawn != (sizes, self._seed):
+            magnitudes = self._options.reading in ("bounded", "unscaled")
+            self._drawn = (sizes, self._seed)
+            self._candidates = Candidates(sizes, self._options.nu, magnitudes, self._seed)
+        return self._candidates
 
     def _fake(self, ranking: _Ranked, curve: Floats) -> Floats:
         bounds = np.empty_like(ranking.flat)

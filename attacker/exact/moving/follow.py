@@ -27,6 +27,8 @@ SETTLED = 5e-4
 """A sample whose h changes by less, relative, is done once its data fit it: near enough for rounding to do the rest."""
 STEPS = 25
 """Polishing steps between two corrections."""
+SIGNED = 0.3
+"""The negative part of a unit vector above which it has values of both signs, and is not a blurred ReLU's."""
 PATIENCE = 3
 """Corrections before a sample that does not fit counts as stuck: by then it is its basin that is wrong, not its h."""
 
@@ -115,6 +117,7 @@ class Follower:
                 [unmoved(self._trail, self._where, self._meetings, n, t) for n in stop.batch.tolist()]
             )
             lengths, _ = take_apart(stop.factors, directions)
+            directions, lengths = _upright(directions, lengths)
             usual = lengths[lengths > 0].median() if bool((lengths > 0).any()) else lengths.new_tensor(torch.nan)
             lengths = torch.where((lengths > usual / 3) & (lengths < usual * 3), lengths, usual)
             at = _places(stop.batch, members)
@@ -192,6 +195,13 @@ class Follower:
 
     def _unknown(self) -> Tensor:
         return torch.full((len(self._x), len(self._trail.stops[0].factors.left)), torch.nan, dtype=torch.float64)
+
+
+def _upright(directions: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Turn directions round whose length came out negative, if they have values of both signs: a ReLU's have not."""
+    wrong = (lengths < 0) & (directions.clamp_max(0).norm(dim=1) > SIGNED)
+    sign = torch.where(wrong, -1.0, 1.0).to(lengths.dtype)
+    return directions * sign[:, None], lengths * sign
 
 
 def _represent(trail: Trail, t: int, x: Tensor, tick: Tick) -> Tensor:

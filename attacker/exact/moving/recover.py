@@ -15,8 +15,10 @@ from attacker.exact.moving.follow import Followed, Follower
 from attacker.exact.moving.lengths import take_apart
 from attacker.exact.moving.trail import Trails
 from attacker.exact.solve import Solved
+from attacker.exact.tails import bypassed
 from attacker.exact.threads import one_thread
-from attacker.interface import Progress, Recovery
+from attacker.exact.unfinished import unfinished
+from attacker.interface import Progress, Recovery, share
 from attacker.inversion import InversionOptions
 from vfl.errors import UserError
 from vfl.models.whole import known_model
@@ -29,7 +31,8 @@ def recover_moving(
     """Follow every worker's samples, then read the labels off the rounds that they were recovered from."""
     where = Where.of(trails.batches, setting.samples, trails.middle)
     _check(where, setting, len(trails.batches))
-    followed = []
+    together = tuple(c.samples for c in cells_of(trails.batches, setting.samples) if len(c.samples) > 1)
+    followed: list[Followed] = []
     for worker, (trail, layer, box) in enumerate(zip(trails.workers, choice.layers, setting.boxes, strict=True)):
 
         def step(done: int, total: int, worker: int = worker) -> None:
@@ -37,9 +40,9 @@ def recover_moving(
 
         follower = Follower(trail, where, box.shape, layer.sees_data, options, setting.seed, setting.device)
         followed.append(follower.follow(step))
+        share(progress, lambda: unfinished(setting, [own.x for own in followed], together))
     labels = _labels(setting, choice, trails, where, followed)
     certificates = torch.stack([own.outside for own in followed], dim=1)
-    together = tuple(c.samples for c in cells_of(trails.batches, setting.samples) if len(c.samples) > 1)
     return Recovery(
         slices=tuple(own.x for own in followed),
         labels=labels,
@@ -75,7 +78,12 @@ def _labels(setting: Setting, choice: Choice, trails: Trails, where: Where, foll
                 for trail, own in zip(trails.workers, followed, strict=True)
             ]
             cells = [Cell((place,), ()) for place in range(len(batch))]
-            joined = join_workers(cells, solved, list(known.bottoms), names, shapes, known.top)
+            bottoms = list(known.double().bottoms)
+            given = [
+                own.x[batch] if bypassed(bottom, name, shape) else None
+                for own, bottom, name, shape in zip(followed, bottoms, names, shapes, strict=True)
+            ]
+            joined = join_workers(cells, solved, bottoms, names, shapes, known.top, given)
         based = torch.tensor([where.base[n] == t for n in batch.tolist()])
         labels[batch[based]] = joined.labels[based]
     return labels

@@ -1,0 +1,80 @@
+"""What there is to say of a recovery: what was parted, what is to be trusted, and where a model stops the attack."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from attacker.exact.cells import Cell
+from attacker.exact.certificate import UNSURE
+from attacker.exact.choice import Choice
+from attacker.exact.solve import Solved
+from attacker.exact.step_three import Inverted
+from vfl.models.stem import stem
+from vfl.observation import Setting
+
+ALTERED = 1e-3
+"""A median certificate above this is not rounding: somebody changed the gradients."""
+
+
+def notes_on_gradients(cells: Sequence[Cell], certificates: Tensor, noisy: bool, solved: Sequence[Solved]) -> list[str]:
+    """Return sentences on steps I and II."""
+    notes = []
+    several = [cell for cell in cells if len(cell.samples) > 1]
+    if several:
+        notes.append(f"{sum(len(c.samples) for c in several)} samples are in {len(several)} cells that no batch parts.")
+    lost = certificates.isnan()
+    if bool(lost.any()):
+        notes.append(f"Nothing leaked, or nothing could be parted, for {int(lost.sum())} of {lost.numel()} slices.")
+    alone = certificates[[cell.samples[0] for cell in cells if len(cell.samples) == 1]]
+    if noisy or bool(alone.nanmedian() > ALTERED):
+        notes.append("The gradients look altered: their residuals are far above rounding (a defence?).")
+    wrong = int((certificates > UNSURE).sum())
+    if wrong:
+        notes.append(f"{wrong} slices have a certificate above {UNSURE:g} and are not to be trusted.")
+    alike = sum(int((own.h.isfinite().all(1) & own.v.isnan().any(1)).sum()) for own in solved)
+    if alike:
+        notes.append(
+            f"{alike} slices look like another sample's and no batch parts them: their certificates show that "
+            f"such a slice is in their batches, not that it is theirs."
+        )
+    return notes
+
+
+def notes_on_models(
+    setting: Setting, choice: Choice, bottoms: Sequence[nn.Module], certificates: Tensor, inverted: Inverted | None
+) -> list[str]:
+    """Return sentences on what the workers' models keep from the attack, the same one once for all it is true of."""
+    found: dict[str, list[int]] = {}
+    missed: dict[str, int] = {}
+    for worker, (layer, box, model) in enumerate(zip(choice.layers, setting.boxes, bottoms, strict=True)):
+        size = math.prod(box.shape)
+        if not layer.bias:
+            found.setdefault(
+                f"no fully connected layer has a bias, so what flows into {layer.name} is known up to its length, and "
+                f"labels are not read",
+                [],
+            ).append(worker)
+        if layer.inputs < size:
+            found.setdefault(
+                f"{layer.name} takes {layer.inputs} numbers of a slice of {size}: different data look the same to it, "
+                f"and only its inputs are recovered for certain",
+                [],
+            ).append(worker)
+        sure = certificates[:, worker] <= UNSURE
+        count = 0 if inverted is None else int((inverted.missed[:, worker] & sure).sum())
+        if count:
+            before = ", ".join(stem(model, layer.name, box.shape))
+            missed[before] = missed.get(before, 0) + count
+    notes = [f"At {_named(workers, setting.workers)} {sentence}." for sentence, workers in found.items()]
+    return notes + [
+        f"Step III found no data that explains the recovered representations of {count} "
+        f"slice{'s' if count > 1 else ''}, back through {before}: the representations stand, these data do not."
+        for before, count in missed.items()
+    ]
+
+
+def _named(workers: Sequence[int], of: int) -> str:
+    if len(workers) == of:
+        return "every worker" if of > 1 else "the worker"
+    return ("worker " if len(workers) == 1 else "workers ") + ", ".join(map(str, workers))

@@ -1,0 +1,98 @@
+"""From every worker's representations to its slices: h itself where the layer sees the data, else by inversion."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from attacker.exact.choice import Choice
+from attacker.exact.unfinished import unfinished
+from attacker.interface import Progress, share
+from attacker.inversion import InversionOptions, invert
+from vfl.observation import Setting
+
+
+@dataclass(frozen=True)
+class Inverted:
+    """The data that were found."""
+
+    slices: tuple[Tensor, ...]
+    """For each worker (samples, *slice shape), NaN where h is unknown."""
+    missed: Tensor
+    """(samples, workers): whether no data with these representations was found; the slice is then the nearest."""
+
+    def reordered(self, orders: Sequence[Tensor]) -> "Inverted":
+        """Return the same with every worker's samples in another order."""
+        slices = tuple(part[order] for part, order in zip(self.slices, orders, strict=True))
+        missed = [self.missed[order, worker] for worker, order in enumerate(orders)]
+        return Inverted(slices, torch.stack(missed, dim=1))
+
+
+def step_three(
+    setting: Setting,
+    choice: Choice,
+    options: InversionOptions | None,
+    bottoms: Sequence[nn.Module],
+    found: Sequence[Tensor],
+    cells: tuple[tuple[int, ...], ...],
+    progress: Progress,
+) -> Inverted | None:
+    """Return the slices with these representations (samples, inputs); None where that takes what was switched off."""
+    if options is None and not all(layer.sees_data for layer in choice.layers):
+        return None
+    slices: list[Tensor] = []
+    missed: list[Tensor] = []
+
+    def offer(part: Tensor) -> None:
+        share(progress, lambda: unfinished(setting, [*slices, part], cells))
+
+    for worker, (layer, box, h) in enumerate(zip(choice.layers, setting.boxes, found, strict=True)):
+        if layer.sees_data:
+            if not layer.bias:  # known up to a factor: as bright as an image can be
+                h = h / h.abs().amax(dim=1, keepdim=True)
+            slices.append(h.float().reshape(-1, *box.shape))
+            missed.append(torch.zeros(len(h), dtype=torch.bool))
+        else:
+            assert options is not None
+            x, residual = _invert(setting, options, worker, bottoms[worker], choice, h, progress, offer)
+            slices.append(x)
+            missed.append(residual > options.acceptable)
+    return Inverted(tuple(slices), torch.stack(missed, dim=1))
+
+
+def _invert(
+    setting: Setting,
+    options: InversionOptions,
+    worker: int,
+    model: nn.Module,
+    choice: Choice,
+    h: Tensor,
+    progress: Progress,
+    offer: Callable[[Tensor], None],
+) -> tuple[Tensor, Tensor]:
+    """Return a worker's slices and how far their representations are from these; identical ones are inverted once."""
+    known = h.isfinite().all(dim=1).nonzero()[:, 0]
+    shape, layer = setting.boxes[worker].shape, choice.layers[worker]
+    slices, residual = torch.full((len(h), *shape), torch.nan), torch.full((len(h),), torch.nan)
+    if len(known) == 0:
+        return slices, residual
+    distinct, which = h[known].float().unique(dim=0, return_inverse=True)
+
+    def show(x: Tensor) -> None:
+        part = torch.full_like(slices, torch.nan)
+        part[known] = x.float()[which]
+        offer(part)
+
+    done = invert(
+        model.float(), layer.name, distinct, shape, seed=setting.seed, device=setting.device, options=options,
+        progress=lambda at, of: progress("step III", *_overall(setting, worker, at / max(of, 1))),
+        offer=show, unit=not layer.bias,
+    )  # fmt: skip
+    slices[known], residual[known] = done.x.float().cpu()[which], done.residual.float().cpu()[which]
+    return slices, residual
+
+
+def _overall(setting: Setting, worker: int, share: float) -> tuple[int, int]:
+    """Return how many slices are done and how many there are, given a share of one worker's."""
+    return int((worker + share) * setting.samples), setting.workers * setting.samples

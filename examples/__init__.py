@@ -1,0 +1,1 @@
+"""Things to start from: networks of one's own, and a package of plug-ins."""

@@ -1,0 +1,74 @@
+import pytest
+import torch
+
+from attacker.exact.choice import choose
+from attacker.interface import attacks, silent
+from bench.one_process import observations
+from vfl.config import TrainingConfig
+from vfl.errors import UserError
+from vfl.observation import Setting
+from vfl.partition import partition
+from vfl.registry import PluginSection
+
+
+def setting(epochs, **changes):
+    """90 rows of 12 columns at two workers, batches of 12, the last one of 6: least squares needs 13 epochs."""
+    values = {
+        "model": PluginSection(name="mlp", hidden=[32]),
+        "boxes": tuple(partition((12,), 2)),
+        "classes": 2,
+        "samples": 90,
+        "batch_size": 12,
+        "schedule": "epochs",
+        "rounds": 8 * epochs,
+        "frozen": True,
+        "seed": 0,
+    }
+    return Setting(**{**values, **changes})
+
+
+def recover(given):
+    torch.manual_seed(1)
+    x, y = torch.randn(90, 12), torch.arange(90) % 2
+    x[:, 3] *= 10  # an outlier's column
+    running = attacks.build(PluginSection(name="exact")).start(given)
+    for observation in observations(given, x, y, TrainingConfig()):
+        running.observe(observation)
+    return x, y, running.recover(silent)
+
+
+def right_rows(given, x, recovery):
+    found = torch.cat([part.float() for part in recovery.slices], dim=1)
+    return float(((found - x).abs() <= 1e-3 * (x.amax(0) - x.amin(0))).all(1).float().mean())
+
+
+def test_with_rounds_enough_tables_are_least_squares():
+    given = setting(15)
+    assert choose(given, "auto", False).method == "least_squares"
+    x, y, recovery = recover(given)
+    assert right_rows(given, x, recovery) == 1.0
+    assert torch.equal(recovery.labels, y)
+
+
+def test_with_fewer_rounds_than_rows_rank_one_completes_them():
+    given = setting(9)  # rank 64 of 90
+    assert choose(given, "auto", False).method == "rank_one"
+    x, y, recovery = recover(given)
+    assert right_rows(given, x, recovery) == 1.0
+    assert torch.equal(recovery.labels, y)
+    assert (recovery.certificates < 1e-2).all()
+
+
+def test_logistic_regression_takes_as_many_rounds_as_rows_and_then_leaks_all():
+    regression = PluginSection(name="mlp", hidden=[], output=1)
+    with pytest.raises(UserError, match=r"need 13 epochs .* first layer, 6 to 1, is too small for it to tell more"):
+        choose(setting(9, model=regression), "auto", False)
+    given = setting(15, model=regression)
+    x, y, recovery = recover(given)
+    assert right_rows(given, x, recovery) == 1.0
+    assert torch.equal(recovery.labels, y)
+
+
+def test_too_few_epochs_are_refused_with_what_either_way_needs():
+    with pytest.raises(UserError, match=r"need 13 epochs \(104 rounds\).*rank one: it needs about \d epochs"):
+        choose(setting(3), "auto", False)

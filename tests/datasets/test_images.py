@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vfl.datasets import datasets
+from vfl.errors import UserError
+from vfl.registry import PluginSection
+
+
+def load(**section):
+    return datasets.build(PluginSection(name="images", **section)).load()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for kind, colour in (("apples", (255, 0, 0)), ("blåbär", (0, 0, 255))):
+        (tmp_path / kind).mkdir()
+        for number, size in enumerate([(40, 20), (16, 16), (9, 31)]):
+            Image.new("RGB", size, colour).save(tmp_path / kind / f"{number}.{'png' if number else 'jpg'}")
+    (tmp_path / "apples" / "notes.txt").write_text("no picture")
+    return tmp_path
+
+
+def test_pictures_of_any_size_are_made_alike_and_classes_take_turns(folder):
+    data = load(path=str(folder), size=12)
+    assert data.x.shape == (6, 3, 12, 12)
+    assert data.class_names == ("apples", "blåbär")
+    assert data.y.tolist() == [0, 1, 0, 1, 0, 1]
+    assert data.ids[1] == "blåbär/0.jpg"
+    assert torch.allclose(data.x[2, :, 5, 5], torch.tensor([1.0, 0.0, 0.0]))
+    assert load(path=str(folder), size=12, samples=2).y.tolist() == [0, 1]
+
+
+def test_greyscale_and_rectangles(folder):
+    data = load(path=str(folder), size=[8, 14], colour=False)
+    assert data.x.shape == (6, 1, 8, 14)
+    assert data.x[2].mean() == pytest.approx(76 / 255, abs=0.01)  # red's luminance
+
+
+def test_resize_keeps_the_whole_picture_and_crop_its_middle(folder):
+    wide = np.zeros((10, 30, 3), dtype=np.uint8)
+    wide[:, 10:20] = 255
+    Image.fromarray(wide).save(folder / "apples" / "0.jpg", quality=100)
+    resized, cropped = (load(path=str(folder), size=10, fit=fit, samples=1).x[0] for fit in ("resize", "crop"))
+    assert resized[:, :, 0].mean() < 0.1
+    assert cropped[:, 2:8, 2:8].mean() > 0.95
+    assert resized.mean() == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_train_and_test_folders(folder):
+    for part in ("train", "test"):
+        for kind in ("apples", "blåbär"):
+            (folder / "both" / part / kind).mkdir(parents=True)
+            Image.new("L", (5, 5), 128).save(folder / "both" / part / kind / "one.png")
+    data = load(path=str(folder / "both"), size=4)
+    assert data.x.shape == data.x_test.shape == (2, 3, 4, 4)
+
+
+def test_broken_pictures_and_folders_get_a_sentence(folder, tmp_path):
+    whole = (folder / "apples" / "1.png").read_bytes()
+    (folder / "apples" / "1.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"apples/1\.png cannot be read as a picture"):
+        load(path=str(folder))
+    (folder / "apples" / "1.png").write_text("hello")
+    with pytest.raises(UserError, match=r"apples/1\.png cannot be read as a picture"):
+        load(path=str(folder))
+    (folder / "empty").mkdir()
+    with pytest.raises(UserError, match="empty has no pictures"):
+        load(path=str(folder))
+    with pytest.raises(UserError, match="has 0 folders; two or more are needed"):
+        load(path=str(folder / "apples"))
+    with pytest.raises(UserError, match="there is no folder"):
+        load(path=str(tmp_path / "nowhere"))

@@ -1,0 +1,205 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from vfl.config import parse_config
+from vfl.datasets import datasets
+from vfl.errors import UserError
+from vfl.registry import PluginSection
+from vfl.slices import boxes_of, load_data
+
+PEOPLE = """person,Größe,farbe, 年龄 ,income
+007,1.5,rot,31,>50K
+008,2.5,grün,40,<=50K
+009,3.5,rot,55,<=50K
+010,4.5,blau,28,>50K
+"""
+
+
+def load(**section):
+    return datasets.build(PluginSection(**section)).load()
+
+
+def written(path, text):
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def people(folder, text=PEOPLE, **options):
+    return load(
+        **{"name": "csv", "path": written(folder / "people.csv", text), "label": "income", "id": "person"} | options
+    )
+
+
+def test_numbers_are_scaled_words_are_one_hot_and_both_can_be_read_back(tmp_path):
+    data = people(tmp_path)
+    assert [column.name for column in data.columns] == ["Größe", "farbe", "年龄"]
+    assert data.ids == ("007", "008", "009", "010")
+    assert data.class_names == ("<=50K", ">50K")
+    assert data.y.tolist() == [1, 0, 0, 1]
+    assert data.x.shape == (4, 5)
+    assert torch.allclose(data.x[:, [0, 4]].mean(0), torch.zeros(2), atol=1e-6)
+    assert torch.allclose(data.x[:, [0, 4]].std(0, correction=0), torch.ones(2), atol=1e-6)
+    size, colour, age = data.columns
+    assert size.decode(data.x[:, :1]) == [1.5, 2.5, 3.5, 4.5]
+    assert colour.decode(data.x[:, 1:4] * 0.9 + 0.01) == ["rot", "grün", "rot", "blau"]
+    assert age.decode(data.x[:, 4:]) == [31, 40, 55, 28]
+
+
+def test_the_last_rows_are_for_testing_and_do_not_enter_the_scale(tmp_path):
+    data = people(tmp_path, samples=2, test_samples=1)
+    assert data.columns[0].mean == 2.0
+    assert data.columns[1].categories == ("grün", "rot")
+    assert data.x_test.shape == (1, 4)
+    assert data.x_test[0].tolist() == [5.0, 0.0, 0.0, pytest.approx(-7.5 / 4.5)]  # blue was never seen
+    assert data.y_test.tolist() == [1]
+
+
+def test_parquet_reads_the_same_as_csv(tmp_path):
+    table = pa.table(
+        {
+            "person": ["007", "008", "009", "010"],
+            "Größe": [1.5, 2.5, 3.5, 4.5],
+            "farbe": pa.array(["rot", "grün", "rot", "blau"]).dictionary_encode(),
+            "年龄": pa.array([31, 40, 55, 28], pa.int16()),
+            "income": [">50K", "<=50K", "<=50K", ">50K"],
+        }
+    )
+    pq.write_table(table, tmp_path / "people.parquet")
+    found = load(name="parquet", path=str(tmp_path / "people.parquet"), label="income", id="person")
+    assert torch.equal(found.x, people(tmp_path).x)
+    pq.write_table(table.append_column("born", pa.array([0] * 4, pa.timestamp("s"))), tmp_path / "dates.parquet")
+    with pytest.raises(UserError, match=r"column 'born' of .* is of the type timestamp\[ms\]"):
+        load(name="parquet", path=str(tmp_path / "dates.parquet"), label="income", id="person")
+
+
+def test_columns_belong_to_workers_by_name(tmp_path):
+    path = written(tmp_path / "people.csv", PEOPLE)
+    tree = {
+        "data": {"name": "csv", "path": path, "label": "income", "columns": [["年龄"], ["farbe", "Größe"]]},
+        "federation": {"workers": 2, "batch_size": 2, "epochs": 2},
+    }
+    config = parse_config(tree, "the test")
+    data = load_data(config)
+    assert [(box.start, box.stop) for box in boxes_of(data, config)] == [((0,), (1,)), ((1,), (5,))]
+    tree["federation"]["workers"] = 3
+    with pytest.raises(UserError, match=r"federation\.workers: 3, but data has columns for 2 workers"):
+        boxes_of(data, parse_config(tree, "the test"))
+
+
+def test_without_groups_no_column_is_cut_in_two(tmp_path):
+    tree = {
+        "data": {"name": "csv", "path": written(tmp_path / "people.csv", PEOPLE), "label": "income", "id": "person"},
+        "federation": {"workers": 3, "batch_size": 2, "epochs": 2},
+    }
+    config = parse_config(tree, "the test")
+    assert [box.shape for box in boxes_of(load_data(config), config)] == [(1,), (3,), (1,)]
+
+
+HOLES = PEOPLE.replace("2.5", "?").replace("blau", "")
+
+
+def test_missing_values_are_refused_marked_or_dropped(tmp_path):
+    with pytest.raises(UserError, match=r"missing values in 'Größe' \(1 rows\), 'farbe' \(1 rows\); set data\.missing"):
+        people(tmp_path, HOLES)
+    marked = people(tmp_path, HOLES, missing="indicator")
+    size, colour, _ = marked.columns
+    assert size.decode(marked.x[:, :2]) == [1.5, None, 3.5, 4.5]
+    assert colour.decode(marked.x[:, 2:5]) == ["rot", "grün", "rot", "(missing)"]
+    assert people(tmp_path, HOLES, missing="drop").ids == ("007", "009")
+
+
+def test_a_word_far_down_makes_the_whole_column_words(tmp_path):
+    rows = "".join(f"{i % 50},{i % 2}\n" for i in range(300_000))
+    data = load(name="csv", path=written(tmp_path / "long.csv", f"a,y\n{rows}many,1\n"), label="y")
+    assert data.columns[0].kind == "category"
+    assert len(data.columns[0].categories) == 51
+
+
+def test_constant_columns_and_numbers_that_are_names(tmp_path):
+    text = "same,word,code,y\n" + "".join(f"3.3,x,{code},{code % 2}\n" for code in (10, 20, 31))
+    data = load(name="csv", path=written(tmp_path / "c.csv", text), label="y", categorical=["code"])
+    assert [column.width for column in data.columns] == [1, 1, 3]
+    assert data.x[:, :2].tolist() == [[0.0, 1.0]] * 3
+    assert data.columns[0].decode(data.x[:, :1]) == [3.3] * 3
+    assert data.columns[2].categories == ("10", "20", "31")
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        (PEOPLE.replace("008", "007"), {}, r"has 1 ids more than once \('007' for one\)"),
+        (PEOPLE.replace("008", ""), {}, r"data\.id: row 2 of .* has no id"),
+        (PEOPLE, {"label": "salary"}, r"data\.label: .* has no column 'salary'; it has 'person', 'Größe'"),
+        (PEOPLE, {"columns": [["farbe"], ["ages"]]}, r"data\.columns: .* has no column 'ages'"),
+        (PEOPLE, {"columns": [["farbe"], ["farbe"]]}, "'farbe' is held by more than one worker"),
+        (PEOPLE, {"columns": [["farbe", "income"]]}, "'income' is the label or the id"),
+        (PEOPLE, {"most_categories": 2}, "column 'farbe' holds 3 different words"),
+        (PEOPLE, {"samples": 5}, "5 rows to train with and 0 to test are asked for, the table has 4"),
+        (PEOPLE.replace(">50K", ""), {}, "2 rows of .* have no label"),
+        (PEOPLE.replace("4.5", "inf"), {}, "column 'Größe' of .* has infinite values"),
+        (PEOPLE.replace("farbe", "Größe"), {}, "more than one column called 'Größe'"),
+        (PEOPLE + "011,3\n", {}, "cannot be read as a table: .*[Ee]xpected 5 columns, got 2"),
+        ("person,income\n1,2\n", {}, "has no columns besides"),
+        ("", {}, "cannot be read as a table"),
+    ],
+)
+def test_bad_tables_get_a_sentence(tmp_path, text, options, words):
+    with pytest.raises(UserError, match=words):
+        people(tmp_path, text, **options)
+
+
+def test_bad_options_get_a_sentence(tmp_path):
+    for options, words in (
+        ({"label": "y"}, "give either path, one file for all, or files"),
+        ({"label": "y", "files": ["a.csv"]}, "joined by an id"),
+        ({"path": "nowhere.csv", "label": "y"}, "there is no file nowhere.csv"),
+    ):
+        with pytest.raises(UserError, match=words):
+            load(name="csv", **options)
+    (tmp_path / "latin.csv").write_bytes("größe,y\n1,0\n".encode("latin-1"))
+    with pytest.raises(UserError, match="cannot be read as a table"):
+        load(name="csv", path=str(tmp_path / "latin.csv"), label="y")
+
+
+def test_files_of_several_parties_are_joined_by_id(tmp_path):
+    bank = written(tmp_path / "bank.csv", "who,debt\nd,4\na,1\nx,9\nc,3\nb,2\n")
+    shop = written(tmp_path / "shop.csv", "buys,who,good\n20,b,no\n30,c,yes\n10,a,yes\n40,d,no\n70,z,no\n")
+    data = load(name="csv", files=[bank, shop], label="good", id="who")
+    assert sorted(data.ids) == ["a", "b", "c", "d"]
+    debt, buys = data.columns[0].decode(data.x[:, :1]), data.columns[1].decode(data.x[:, 1:])
+    truth = {"a": (1, 10, 1), "b": (2, 20, 0), "c": (3, 30, 1), "d": (4, 40, 0)}
+    assert list(zip(debt, buys, data.y.tolist(), strict=True)) == [truth[who] for who in data.ids]
+    lonely = written(tmp_path / "lonely.csv", "who,good\nq,1\n")
+    with pytest.raises(UserError, match="no id is in all of"):
+        load(name="csv", files=[bank, written(tmp_path / "other.csv", "who,w,good\nq,1,1\n")], label="good", id="who")
+    with pytest.raises(UserError, match="has no columns besides"):
+        load(name="csv", files=[bank, lonely], label="good", id="who")
+
+
+def test_npz_tables_have_columns_by_name_too(tmp_path):
+    x = np.array([[1, 5, 7], [2, 5, 8], [1, 5, 9]])
+    np.savez(tmp_path / "t.npz", x=x, y=np.array([0, 1, 0]), feature_names=np.array(["sex", "same", "age"]))
+    data = load(name="npz", path=str(tmp_path / "t.npz"), columns=[["age"], ["sex"]], categorical=["sex"])
+    assert data.groups == (1, 1)
+    assert [column.name for column in data.columns] == ["age", "sex"]
+    assert data.columns[1].decode(data.x[:, 1:]) == ["1", "2", "1"]
+    with pytest.raises(UserError, match=r"data\.columns: there is no column 'old'; the columns are sex, same, age"):
+        load(name="npz", path=str(tmp_path / "t.npz"), columns=[["old"]])
+
+
+@pytest.mark.slow
+def test_a_million_rows(tmp_path):
+    import resource
+
+    with (tmp_path / "big.csv").open("w") as file:
+        file.write("id," + ",".join(f"c{i}" for i in range(20)) + ",y\n")
+        for row in range(1_000_000):
+            file.write(f"r{row}," + ",".join(str((row * (i + 3)) % 1009) for i in range(20)) + f",{row % 2}\n")
+    data = load(name="csv", path=str(tmp_path / "big.csv"), label="y", id="id")
+    assert data.x.shape == (1_000_000, 20)
+    assert data.columns[3].decode(data.x[-1:, 3:4]) == [(999_999 * 6) % 1009]
+    # Everything as text, then as numbers, then as features: no more than a few gigabytes at the highest.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 4 << 20

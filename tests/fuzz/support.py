@@ -1,0 +1,71 @@
+"""What the fuzz targets share: seeds from the corpus, what is done to them, and what they may cost."""
+
+import contextlib
+from pathlib import Path
+
+import psutil
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from vfl.limits import SENTENCE_CHARACTERS
+
+CORPUS = Path(__file__).parent / "corpus"
+
+GROWTH_BYTES = 64 << 20
+"""What a decoder may take beyond what it had, whatever it is given."""
+
+fuzz = settings(
+    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+"""So many inputs for each target; HYPOTHESIS's own database keeps those that ever failed."""
+
+
+def seeds(kind: str) -> list[bytes]:
+    """Return the corpus of one kind."""
+    found = [path.read_bytes() for path in sorted((CORPUS / kind).iterdir())]
+    assert found, f"there is no corpus for {kind}"
+    return found
+
+
+@st.composite
+def mutated(draw: st.DrawFn, kind: str) -> bytes:
+    """A seed with some of its bytes changed, cut out, repeated, or put elsewhere."""
+    data = bytearray(draw(st.sampled_from(seeds(kind))))
+    for _ in range(draw(st.integers(0, 4))):
+        at = draw(st.integers(0, len(data)))
+        end = min(len(data), at + draw(st.sampled_from([1, 1, 2, 4, 8, 64])))
+        change = draw(st.sampled_from(["bytes", "flip", "remove", "repeat", "cut", "ones"]))
+        if change == "bytes":
+            data[at:end] = draw(st.binary(max_size=12))
+        elif change == "flip" and at < end:
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif change == "remove":
+            del data[at:end]
+        elif change == "repeat":
+            data[at:at] = data[at:end] * draw(st.integers(1, 50))
+        elif change == "cut":
+            del data[at:]
+        elif change == "ones":
+            data[at:end] = b"\xff" * (end - at)
+    return bytes(data)
+
+
+def outcome(do, *refusals):
+    """Return what a decoder makes of something, or the sentence with which it refuses it; nothing else may happen."""
+    try:
+        return do(), None
+    except refusals as error:
+        sentence = str(error)
+    assert sentence
+    assert len(sentence) < 2 * SENTENCE_CHARACTERS
+    return None, sentence
+
+
+@contextlib.contextmanager
+def little_memory(growth: int = GROWTH_BYTES):
+    """Fail if this process is larger afterwards, by more than that."""
+    process = psutil.Process()
+    before = process.memory_info().rss
+    yield
+    grown = process.memory_info().rss - before
+    assert grown < growth, f"{grown >> 20} MiB more than before"

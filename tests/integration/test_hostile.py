@@ -1,0 +1,76 @@
+"""A federation in real processes, and strangers at its ports: its numbers are those of a run that nobody disturbs."""
+
+import re
+import socket
+
+import grpc
+import pytest
+
+from protos import coordinator_pb2_grpc
+from tests.integration.command_support import start, wait_for
+from tests.integration.hostile_support import Strangers, connect
+from tests.integration.protocol_support import join_request, refused
+from tests.support import assert_same, run_in_processes
+from vfl.config import load_config
+from vfl.limits import SPARE_CONNECTIONS
+from vfl.transcript import Transcript
+
+CONFIG = """
+seed: 3
+data: {name: digits, samples: 24}
+federation: {workers: 2, batch_size: 8, rounds: 400, join_timeout: 120, round_timeout: 120, rejoin_timeout: 0}
+model: {name: mlp, hidden: [12]}
+training: {lr: 0.1}
+transcript: true
+"""
+
+JOINS = 1000
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("hostile") / "run.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+def test_strangers_at_both_ports_change_no_number(file, tmp_path):
+    coordinator = start("serve", file, "--listen", "127.0.0.1:0", "--out", tmp_path / "out", tag="hostile")
+    address = re.search(r"listening on (\S+),", coordinator.stderr.readline()).group(1)
+    holder = f"127.0.0.1:{free_port()}"
+    at_coordinator = Strangers("/cafe.v1.Coordinator/Upload")
+    at_holder = Strangers("/cafe.v1.Exchange/Swap")
+    at_coordinator.molest(address)
+    at_holder.molest(holder)
+    line = ["--coordinator", address, "--threads", 1]
+    workers = [
+        start("work", file, "--id", 0, "--listen", holder, *line, tag="hostile"),
+        start("work", file, "--id", 1, *line, tag="hostile"),
+    ]
+    wait_for((tmp_path / "out" / "transcript" / "round-0000001.safetensors").exists)
+    crowd = [connect(at) for at in (address, holder) for _ in range(2 * 2 + SPARE_CONNECTIONS)]
+    with grpc.insecure_channel(address) as channel:
+        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        codes = {
+            refused(lambda number=number: next(stub.Join(join_request(number % 7 + 2), timeout=60)))[0]
+            for number in range(JOINS)
+        }
+    said = [process.communicate(timeout=250)[1] for process in (coordinator, *workers)]
+    at_coordinator.stop()
+    at_holder.stop()
+    for one in crowd:
+        one.close()
+    assert [process.returncode for process in (coordinator, *workers)] == [0, 0, 0], said
+    assert codes <= {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE}
+    for strangers in (at_coordinator, at_holder):
+        assert len(strangers.connections) == 5, strangers.connections
+        assert strangers.bytes > 1 << 20
+    assert not any("Traceback" in words for words in said), said
+    undisturbed = run_in_processes(load_config(file), tmp_path / "undisturbed")
+    assert_same(list(Transcript(tmp_path / "out" / "transcript")), undisturbed)

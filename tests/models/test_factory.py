@@ -1,0 +1,131 @@
+"""Models as plain torch factories, and the `model` section's own keys."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from vfl.config import parse_config
+from vfl.errors import UserError
+from vfl.model_section import ModelSection
+from vfl.models import build_bottom, build_top
+from vfl.models.whole import whole_model
+
+SOURCE = '''
+import torch
+from torch import nn
+
+def bottom(shape, width: int = 5, deep=False):
+    """A dense layer."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], width))
+
+class Net(nn.Module):
+    def __init__(self, shape, bias: bool = True):
+        super().__init__()
+        self.fc = nn.Linear(shape[0], 3, bias=bias)
+    def forward(self, x):
+        return self.fc(x)
+
+def top(widths, classes, hidden: int = 4):
+    return nn.Sequential(nn.Linear(sum(widths), hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+def nothing():
+    return nn.Identity()
+
+def misnamed(shape, top=1):
+    return nn.Identity()
+
+def a_list(shape):
+    return [1]
+
+def crooked(shape):
+    return nn.Linear(99, 2)
+
+def failing(shape):
+    return {}["weights"]
+'''
+
+
+@pytest.fixture(autouse=True)
+def _own_models(tmp_path, monkeypatch):
+    (tmp_path / "own_models.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("own_models", None)
+
+
+def section(name: str, **more) -> ModelSection:
+    return ModelSection(name=f"own_models:{name}", **more)
+
+
+def test_a_function_or_a_module_class_is_a_model_and_its_parameters_are_options():
+    assert build_bottom(section("bottom", width=7), (4,), 0, 0)[1].out_features == 7
+    assert build_bottom(section("Net", bias=False), (4,), 0, 0).fc.bias is None
+    first, again, other = (build_bottom(section("bottom"), (4,), 0, worker)[1].weight for worker in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_the_top_may_be_a_factory_too():
+    top = build_top(section("bottom", top={"name": "own_models:top", "hidden": 6}), [5, 5], 3, 0)
+    assert [layer.out_features for layer in top if isinstance(layer, nn.Linear)] == [6, 3]
+    assert build_top(section("bottom"), [5, 5], 3, 0).fc.out_features == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nothing", r"own_models:nothing' must be called as factory\(shape, …\)"),
+        ("misnamed", "no option is called name, top"),
+        ("a_list", "its bottom model is list, not a torch.nn.Module"),
+        ("crooked", r"cannot run on a slice of shape \(4,\)"),
+        (
+            "failing",
+            r"the model plug-in own_models:failing failed in bottom: KeyError: 'weights' \(own_models.py, line",
+        ),
+        ("missing", "'own_models:missing' cannot be imported"),
+    ],
+)
+def test_what_is_wrong_with_a_factory_is_a_sentence_that_names_it(name, sentence):
+    with pytest.raises(Exception, match=sentence) as caught:
+        whole_model(section(name), [(4,)], 2, 0)
+    assert isinstance(caught.value, UserError) or name == "failing"
+
+
+def test_an_unknown_option_is_named_with_those_that_there_are():
+    with pytest.raises(
+        UserError, match=r"model.widht: there is no such key \(own_models:bottom has the options width, d"
+    ):
+        build_bottom(section("bottom", widht=3), (4,), 0, 0)
+
+
+def test_workers_may_have_different_bottom_models():
+    mixed = section("bottom", bottoms={1: {"name": "own_models:Net"}})
+    whole = whole_model(mixed, [(4,), (2,), (1,)], 2, 0)
+    assert whole.widths == [5, 3, 5]
+    assert [next(bottom.parameters()).shape[1] for bottom in whole.bottoms] == [4, 2, 1]
+
+
+def test_shared_bottom_models_are_one_and_need_slices_of_one_shape():
+    whole = whole_model(section("bottom", shared=True), [(4,), (4,)], 2, 0)
+    assert whole.bottoms[0] is whole.bottoms[1]
+    mine = build_bottom(section("bottom", shared=True), (4,), 0, 1)
+    assert torch.equal(mine[1].weight, whole.bottoms[0][1].weight)
+    with pytest.raises(UserError, match=r"worker 0 holds slices of shape \(4,\), worker 1 of \(3,\)"):
+        whole_model(section("bottom", shared=True), [(4,), (3,)], 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ({"bottoms": {4: {"name": "mlp"}}}, "model.bottoms names worker 4, but the workers are 0 to 3"),
+        ({"bottoms": {1: {}}}, "model.bottoms.1.name: is missing"),
+        ({"shared": True, "bottoms": {1: {"name": "mlp"}}}, "cannot share parameters"),
+    ],
+)
+def test_the_sections_own_keys_are_checked(model, sentence):
+    tree = {"data": {"name": "digits"}, "federation": {"batch_size": 4, "epochs": 1}, "model": {"name": "mlp", **model}}
+    with pytest.raises(UserError, match=sentence):
+        parse_config(tree, "the test")

@@ -1,0 +1,63 @@
+"""Which layers are found by running a sample through, and what lies before them."""
+
+import pytest
+import torch
+from torch import nn
+
+from examples import architectures
+from vfl.models import output_width
+from vfl.models.layers import fully_connected
+from vfl.models.modes import evaluating
+from vfl.models.stem import stem
+
+SHAPE = (1, 8, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "sees_data", "before"),
+    [
+        ("gelu_mlp", 32, True, ()),
+        ("residual_mlp", 32, True, ()),
+        ("small_transformer", 32, True, ()),
+        ("layernorm_mlp", 32, False, ("layer norm",)),
+        ("tanh_cnn", 256, False, ("convolution", "tanh")),
+        ("gap_cnn", 16, False, ("convolution", "ReLU", "average pooling")),
+        ("groupnorm_cnn", 256, False, ("convolution", "group norm", "ReLU")),
+        ("resnet18_stem", 128, False, ("convolution", "batch norm", "ReLU", "max-pooling")),
+    ],
+)
+def test_the_first_fully_connected_layer_and_what_lies_before_it(name, inputs, sees_data, before):
+    model = getattr(architectures, name)(SHAPE)
+    first = fully_connected(model, SHAPE)[0]
+    assert (first.inputs, first.sees_data, first.bias) == (inputs, sees_data, True)
+    assert stem(model, first.name, SHAPE) == before
+
+
+def test_a_layer_that_meets_a_sample_in_several_rows_is_none():
+    model = architectures.patch_transformer(SHAPE)
+    first = fully_connected(model, SHAPE)[0]
+    assert first.inputs == 2 * 64
+    assert {"dense layers", "attention"} <= set(stem(model, first.name, SHAPE)) | {"attention"}
+
+
+def test_a_layer_that_is_used_twice_is_none():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.again, self.out = nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.out(self.again(self.again(x)))
+
+    assert [layer.name for layer in fully_connected(Twice(), (4,))] == ["out"]
+
+
+def test_looking_at_a_model_leaves_its_modes_and_statistics_alone():
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
+    model[0].eval()
+    fully_connected(model, (4,))
+    assert output_width(model, (4,)) == 2
+    with evaluating(model):
+        assert not model[1].training
+    assert [part.training for part in model] == [False, True, True]
+    assert torch.equal(model[0].running_mean, torch.zeros(4))

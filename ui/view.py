@@ -1,0 +1,150 @@
+"""What the page shows of a run: the lines of its journal, put together."""
+
+import math
+from collections import deque
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+POINTS = 600
+"""A curve longer than this loses every other point: no screen shows more."""
+SENTENCES = 6
+RATE_OVER = 40
+"""How many lines of rounds the time left is guessed from."""
+
+Point = tuple[int, float]
+
+
+@dataclass
+class Worker:
+    """A worker as the page draws it."""
+
+    id: int
+    state: str = "missing"
+    up: int = 0
+    down: int = 0
+
+
+@dataclass
+class Estimate:
+    """The attack's newest estimate; `number` counts them."""
+
+    number: int
+    round: int | None
+    file: str
+    samples_done: int | None
+    psnr_mean: float | None
+    share_30db: float | None
+
+
+@dataclass
+class View:
+    """A run so far; `add` takes one line of the journal."""
+
+    state: str = "waiting"
+    reason: str | None = None
+    run: dict[str, Any] | None = None
+    workers: list[Worker] = field(default_factory=list)
+    round: int = 0
+    rounds: int | None = None
+    rounds_per_second: float | None = None
+    seconds_left: float | None = None
+    bytes: dict[str, int] = field(default_factory=dict)
+    losses: list[Point] = field(default_factory=list)
+    test_losses: list[Point] = field(default_factory=list)
+    accuracy: float | None = None
+    step: dict[str, Any] | None = None
+    estimate: Estimate | None = None
+    psnr: list[Point] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    final: bool = False
+    """Whether summary.json is final."""
+    _times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RATE_OVER), repr=False)
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Take in one line; a kind that this version does not know changes nothing."""
+        take = {
+            "run": self._take_run,
+            "state": self._take_state,
+            "worker": self._take_worker,
+            "round": self._take_round,
+            "evaluation": self._take_evaluation,
+            "step": self._take_step,
+            "estimate": self._take_estimate,
+            "say": self._take_say,
+            "summary": self._take_summary,
+        }.get(str(line.get("kind")))
+        if take is not None:
+            take(line)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything but what only this class needs."""
+        return {key: value for key, value in asdict(self).items() if not key.startswith("_")}
+
+    def _take_run(self, line: dict[str, Any]) -> None:
+        config = line["config"]
+        self.run = {key: line[key] for key in ("seed", "samples", "batch_size", "label_holder")}
+        self.run |= {key: config[key]["name"] for key in ("data", "model", "attack")}
+        self.run["defence"] = _defence(config["defence"])
+        self.rounds = int(line["planned_rounds"])
+        self._know(int(line["workers"]) - 1)
+
+    def _take_state(self, line: dict[str, Any]) -> None:
+        self.state, self.reason = str(line["state"]), line.get("reason")
+        self._times.clear()
+        self.seconds_left = self.rounds_per_second = None
+
+    def _take_worker(self, line: dict[str, Any]) -> None:
+        self._know(int(line["id"])).state = str(line["state"])
+
+    def _take_round(self, line: dict[str, Any]) -> None:
+        self.round, self.rounds, self.bytes = int(line["round"]), int(line["total"]), dict(line["bytes"])
+        for one in line["workers"]:
+            worker = self._know(int(one["id"]))
+            worker.up, worker.down = int(one["up"]), int(one["down"])
+        _append(self.losses, self.round, line["loss"])
+        self._times.append((float(line["t"]), self.round))
+        (first, at), (last, now) = self._times[0], self._times[-1]
+        if last > first and now > at:
+            self.rounds_per_second = (now - at) / (last - first)
+            self.seconds_left = (self.rounds - self.round) / self.rounds_per_second
+
+    def _take_evaluation(self, line: dict[str, Any]) -> None:
+        _append(self.test_losses, int(line["round"]), line["loss"])
+        self.accuracy = line["accuracy"]
+
+    def _take_step(self, line: dict[str, Any]) -> None:
+        self.step = {"name": str(line["name"]), "done": int(line["done"]), "total": int(line["total"])}
+
+    def _take_estimate(self, line: dict[str, Any]) -> None:
+        number = self.estimate.number + 1 if self.estimate else 1
+        values = {key: line.get(key) for key in ("samples_done", "psnr_mean", "share_30db")}
+        self.estimate = Estimate(number, line["round"], str(line["file"]), **values)
+        _append(self.psnr, number, self.estimate.psnr_mean)
+
+    def _take_say(self, line: dict[str, Any]) -> None:
+        self.said = [*self.said, str(line["text"])][-SENTENCES:]
+
+    def _take_summary(self, _line: dict[str, Any]) -> None:
+        self.final = True
+
+    def _know(self, worker: int) -> Worker:
+        """Return a worker; those with smaller numbers exist too."""
+        self.workers += [Worker(id) for id in range(len(self.workers), worker + 1)]
+        return self.workers[worker]
+
+
+def _append(curve: list[Point], x: int, y: float | None) -> None:
+    if y is None or not math.isfinite(y):
+        return
+    curve.append((x, y))
+    if len(curve) > POINTS:
+        del curve[1:-1:2]
+
+
+def _defence(section: Any) -> str:
+    """Name the defence, a chain of them, or say that workers differ."""
+    if isinstance(section, dict) and "name" in section:
+        return str(section["name"])
+    if isinstance(section, list):
+        return " + ".join(_defence(one) for one in section)
+    return "by worker"

@@ -1,0 +1,31 @@
+"""What a config can name, in words: every plug-in with one line, which names the paper it follows."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from vfl.errors import UserError
+from vfl.registry import Plugin, Registry
+
+WIDTH = 16
+
+
+def catalogue(registry: Registry[Any], options: bool) -> Iterator[str]:
+    """Yield a line for each plug-in of a kind, with its options if asked for; one that cannot be imported says why."""
+    for name in registry.names():
+        package = registry.package(name)
+        try:
+            plugin = registry.find(name)
+        except UserError as error:
+            yield f"{name:<{WIDTH}} {error}"
+            continue
+        first = (plugin.__doc__ or "says nothing of itself").strip().splitlines()[0]
+        yield f"{name:<{WIDTH}} {first}" + (f" (from the package {package})" if package else "")
+        if options and plugin.model_fields:
+            yield f"{'':<{WIDTH}} options: {_options(plugin)}"
+
+
+def _options(plugin: type[Plugin]) -> str:
+    return ", ".join(
+        f"{key} (needed)" if field.is_required() else f"{key}={field.get_default()!r}"
+        for key, field in plugin.model_fields.items()
+    )

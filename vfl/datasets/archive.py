@@ -1,0 +1,63 @@
+"""NumPy archives that may be anybody's: no pickle is opened, and no array takes memory that is not its own."""
+
+import math
+import zipfile
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+from vfl.limits import ARCHIVE_BYTES
+
+_SINGLE = b"\x93NUMPY"
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+class ArchiveError(ValueError):
+    """A file that is no archive of plain arrays; the text says why."""
+
+
+def read_archive(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """Return those of the wanted arrays that are there, numbers in this machine's byte order."""
+    with path.open("rb") as file:
+        if file.read(len(_SINGLE)) == _SINGLE:
+            raise ArchiveError("it is a single array, expected an .npz archive")
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return _read(archive, wanted)
+        except ArchiveError:
+            raise
+        except Exception as error:  # whatever broken bytes make of zipfile, its compressions, and NumPy
+            raise ArchiveError(f"{error or type(error).__name__}") from None
+
+
+def _read(archive: zipfile.ZipFile, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+    members = {name: info for name, info in members.items() if name in wanted}
+    total = sum(info.file_size for info in members.values())
+    if total > ARCHIVE_BYTES:
+        raise ArchiveError(f"its arrays unpack to {total} bytes, the limit is {ARCHIVE_BYTES}")
+    for name, info in members.items():
+        _check_header(archive, name, info)
+    arrays = {name: _array(archive, info) for name, info in members.items()}
+    return {
+        name: array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind in "iuf" else array
+        for name, array in arrays.items()
+    }
+
+
+def _check_header(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> None:
+    """Make sure that an array is as large as it says, before room is made for it."""
+    with archive.open(info) as file:
+        read_header = _HEADERS.get(np.lib.format.read_magic(file))
+        if read_header is None:
+            raise ArchiveError(f"{name} is not a plain array")
+        shape, _, dtype = read_header(file)
+        announced = math.prod(shape) * dtype.itemsize
+    if announced > info.file_size and not dtype.hasobject:
+        raise ArchiveError(f"{name} announces {announced} bytes and has {info.file_size}")
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    with archive.open(info) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)

@@ -1,0 +1,106 @@
+"""A table's columns as features and back: numbers scaled, categories one-hot, fitted by whoever holds the column."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vfl.errors import UserError
+
+MISSING = "(missing)"
+"""The category of what is not there, where the config lets values be missing."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A column of words: for each row the place of its word among `words`, -1 where it has none."""
+
+    codes: np.ndarray
+    words: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, rows: np.ndarray | slice) -> "Text":
+        return Text(self.codes[rows], self.words)
+
+
+Values = np.ndarray | Text
+"""A column as it was read: numbers with NaN where they are missing, or words."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column in its own units, and the features that a model sees of it."""
+
+    name: str
+    kind: Literal["number", "category"] = "number"
+    mean: float = 0.0
+    deviation: float = 1.0
+    indicator: bool = False
+    """Numbers: whether a second feature says which are missing."""
+    categories: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Return how many features the column makes."""
+        return len(self.categories) if self.kind == "category" else 1 + self.indicator
+
+    def encode(self, values: Values) -> Tensor:
+        """Return the features (rows, width); a category that was not there when fitted is all zeros."""
+        if isinstance(values, Text):
+            place = {word: number for number, word in enumerate(self.categories)}
+            # A code of -1 picks the last entry.
+            places = np.array([place.get(word, -1) for word in (*values.words, MISSING)])[values.codes]
+            return torch.from_numpy(places[:, None] == np.arange(self.width)).float()
+        scaled = torch.from_numpy((values - self.mean) / self.deviation)
+        if not self.indicator:
+            return scaled.float()[:, None]
+        missing = scaled.isnan()
+        return torch.stack([scaled.nan_to_num(0.0), missing.double()], dim=1).float()
+
+    def decode(self, features: Tensor) -> list[float | str | None]:
+        """Return values in the column's own units from features (rows, width); None where the number is missing."""
+        if self.kind == "category":
+            return [self.categories[number] for number in features.argmax(1).tolist()]
+        gone = (features[:, 1] > 0.5).tolist() if self.indicator else [False] * len(features)
+        # Features are float32: beyond a hundred-thousandth of the deviation there is only rounding.
+        digits = 5 - math.floor(math.log10(self.deviation))
+        numbers = (features[:, 0].double() * self.deviation + self.mean).tolist()
+        return [None if lost else round(number, digits) + 0.0 for number, lost in zip(numbers, gone, strict=True)]
+
+
+def fit(name: str, values: Values, most_categories: int) -> Column:
+    """Learn a column's scale or categories from the training rows."""
+    if isinstance(values, Text):
+        found = sorted(values.words[code] for code in np.unique(values.codes) if code >= 0)
+        if len(found) > most_categories:
+            raise UserError(
+                f"data: column {name!r} holds {len(found)} different words, more than data.most_categories "
+                f"({most_categories}); leave it out of data.columns, or allow more"
+            )
+        gone = (MISSING,) if (values.codes < 0).any() else ()
+        return Column(name, "category", categories=(*found, *gone))
+    known = values[~np.isnan(values)]
+    mean, deviation = (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
+    if len(known) and deviation <= 1e-12 * abs(mean):  # the same in every row, but for the rounding of the sums
+        mean, deviation = float(known[0]), 1.0
+    return Column(name, "number", mean, deviation, len(known) < len(values))
+
+
+def encode_all(columns: Sequence[Column], values: Sequence[Values]) -> Tensor:
+    """Return the features of all columns side by side (rows, features)."""
+    return torch.cat([column.encode(own) for column, own in zip(columns, values, strict=True)], dim=1)
+
+
+def as_words(values: Values) -> Text:
+    """Take numbers for names of categories: 3.0 is the word 3."""
+    if isinstance(values, Text):
+        return values
+    known, codes = np.unique(values, return_inverse=True)
+    words = tuple(f"{number:.15g}" for number in known)
+    return Text(np.where(np.isnan(values), -1, codes), words)

@@ -1,0 +1,79 @@
+"""Pictures in folders: a folder is a class, its pictures are the samples."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from vfl.datasets import Data, DataSet, data_path, datasets
+from vfl.errors import UserError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+
+@datasets.register("images")
+class Images(DataSet):
+    """A folder with a folder for each class, or `train` and `test` of such; pictures of any size are made alike."""
+
+    path: Path | None = None
+    size: int | tuple[int, int] = Field(32, description="of a sample: pixels a side, or height and width")
+    fit: Literal["resize", "crop"] = Field(
+        "resize", description="resize: the whole picture, stretched; crop: scaled to cover, its middle kept"
+    )
+    colour: bool = Field(True, description="three channels; false: greyscale")
+
+    def load(self) -> Data:
+        """Read the pictures: classes by the names of their folders, samples taken from all classes in turn."""
+        root = data_path(self.path)
+        if not root.is_dir():
+            raise UserError(f"data.path: there is no folder {root}")
+        divided = (root / "train").is_dir()
+        train, names = self._read(root / "train" if divided else root, self.samples)
+        test = None
+        if divided and (root / "test").is_dir() and self.test_samples != 0:
+            test, tested = self._read(root / "test", self.test_samples)
+            if tested != names:
+                raise UserError(f"data.path: {root}/train has the classes {', '.join(names)}, test {', '.join(tested)}")
+        data = self._data("image", train[:2], test[:2] if test else None, train[2], len(names))
+        return replace(data, label="folder", class_names=names)
+
+    def _read(self, folder: Path, count: int | None) -> tuple[tuple[Tensor, Tensor, tuple[str, ...]], tuple[str, ...]]:
+        classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if len(classes) < 2:
+            raise UserError(f"data.path: {folder} has {len(classes)} folders; two or more are needed, one a class")
+        pictures = [_pictures(path) for path in classes]
+        # In turn, so that the first so many samples are of all classes.
+        turns = sorted((place, label) for label, own in enumerate(pictures) for place in range(len(own)))
+        chosen = [(pictures[label][place], label) for place, label in turns][:count]
+        x = torch.stack([self._pixels(path) for path, _ in chosen])
+        ids = tuple(path.relative_to(folder).as_posix() for path, _ in chosen)
+        return (x, torch.tensor([label for _, label in chosen]), ids), tuple(path.name for path in classes)
+
+    def _pixels(self, path: Path) -> Tensor:
+        """Return one picture (channels, height, width) in [0, 1], turned as its camera says."""
+        from PIL import Image, ImageOps
+
+        height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
+        try:
+            with Image.open(path) as opened:
+                picture = ImageOps.exif_transpose(opened).convert("RGB" if self.colour else "L")
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise UserError(f"data.path: {path} cannot be read as a picture ({error}); remove or replace it") from None
+        method = Image.Resampling.LANCZOS
+        if self.fit == "crop":
+            picture = ImageOps.fit(picture, (width, height), method)
+        else:
+            picture = picture.resize((width, height), method)
+        pixels = torch.from_numpy(np.array(picture, dtype=np.float32) / 255)
+        return pixels.permute(2, 0, 1).contiguous() if self.colour else pixels[None]
+
+
+def _pictures(folder: Path) -> list[Path]:
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    if not found:
+        raise UserError(f"data.path: {folder} has no pictures ({', '.join(suffix[1:] for suffix in SUFFIXES)})")
+    return found

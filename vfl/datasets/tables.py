@@ -1,0 +1,163 @@
+"""Tables from files: which columns belong to which worker, which is the label, which the id that rows are joined by."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+
+from vfl.alignment import check_ids, common_hashes, keyed_hashes, rows_of
+from vfl.datasets import Data, DataSet, data_path, datasets
+from vfl.datasets.encoding import Text, Values, as_words, encode_all, fit
+from vfl.datasets.holding import Holding, classes_of
+from vfl.datasets.table_file import Dialect, TableFile
+from vfl.errors import UserError
+
+SIMULATED_KEY = b"everybody in a simulation may know this"
+
+
+class TableSet(DataSet):
+    """A table in one file (`path`), or in one file a worker (`files`) whose rows are joined by `id`."""
+
+    path: Path | None = Field(None, description="one file with all columns")
+    files: tuple[Path, ...] | None = Field(None, description="one file a worker, instead of path")
+    label: str = Field(description="the column to predict")
+    id: str | None = Field(None, description="the column that names a row; files of several parties need it")
+    columns: tuple[tuple[str, ...], ...] | None = Field(
+        None, description="a list of columns for each worker; without it all others are used, path's divided evenly"
+    )
+    categorical: tuple[str, ...] = Field((), description="columns of numbers that are names of categories")
+    missing: Literal["refuse", "indicator", "drop"] = Field(
+        "refuse", description="values that are not there: a sentence; a feature or category of their own; no such rows"
+    )
+    most_categories: int = Field(100, ge=1, description="the most different words that a column may hold")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "TableSet":
+        if (self.path is None) == (self.files is None):
+            raise ValueError("give either path, one file for all, or files, one for each worker")
+        if self.files is not None and self.id is None:
+            raise ValueError("files of several parties are joined by an id: give id, the column that names a row")
+        if self.files is not None and self.columns is not None and len(self.files) != len(self.columns):
+            raise ValueError(f"there are {len(self.files)} files and columns for {len(self.columns)} workers")
+        return self
+
+    def load(self) -> Data:
+        """Read, join and encode the whole table, as the simulation divides it."""
+        if self.path is not None:
+            holdings = self._divided(data_path(self.path))
+        else:
+            assert self.files is not None
+            holdings = [self.holding(data_path(path), worker) for worker, path in enumerate(self.files)]
+            if not any(own.label is not None for own in holdings):
+                raise UserError(f"data.label: none of the files has a column {self.label!r}")
+            holdings = _joined(holdings)
+        return self.encode(holdings)
+
+    def holding(self, path: Path, worker: int) -> Holding:
+        """Read one worker's own file: its columns, the ids and, where it has them, the labels."""
+        file = self._open(path)
+        names = self.columns[worker] if self.columns else [n for n in file.header if n not in (self.label, self.id)]
+        return self._read(file, names, self.label in file.header)
+
+    def encode(self, holdings: Sequence[Holding]) -> Data:
+        """Make data of holdings whose rows are the same: the first rows to train with, the last ones to test."""
+        rows, tested = len(holdings[0]), self.test_samples or 0
+        count = rows - tested if self.samples is None else self.samples
+        if count < 1 or count + tested > rows:
+            asked = f"{count} rows to train with and {tested} to test"
+            raise UserError(f"data.samples: {asked} are asked for, the table has {rows}")
+        train, test = slice(0, count), slice(rows - tested, rows)
+        named = [(name, own) for holding in holdings for name, own in holding.values.items()]
+        columns = tuple(fit(name, own[train], self.most_categories) for name, own in named)
+        labels = next((holding.label for holding in holdings if holding.label is not None), None)
+        y, classes = (torch.zeros(rows, dtype=torch.int64), ()) if labels is None else classes_of(labels)
+        grouped = self.columns is not None or self.files is not None
+        return Data(
+            "table",
+            encode_all(columns, [own[train] for _, own in named]),
+            y[train],
+            len(classes),
+            (holdings[0].ids or tuple(map(str, range(rows))))[train],
+            encode_all(columns, [own[test] for _, own in named]) if tested else None,
+            y[test] if tested else None,
+            columns,
+            groups=tuple(len(holding.values) for holding in holdings) if grouped else None,
+            label=self.label,
+            class_names=classes,
+        )
+
+    def _divided(self, path: Path) -> list[Holding]:
+        """Read a file with everybody's columns; rows stay in its order."""
+        file = self._open(path)
+        file.need([self.label], "data.label")
+        others = [name for name in file.header if name not in (self.label, self.id)]
+        groups = self.columns or (tuple(others),)
+        names = [name for group in groups for name in group]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UserError(f"data.columns: {twice[0]!r} is held by more than one worker")
+        whole = self._read(file, names, with_label=True)
+        return [whole.only(group) for group in groups]
+
+    def _read(self, file: TableFile, names: Sequence[str], with_label: bool) -> Holding:
+        if self.id is not None:
+            file.need([self.id], "data.id")
+        file.need(names, "data.columns")
+        if self.label in names or self.id in names:
+            raise UserError(f"data.columns: {self.label if self.label in names else self.id!r} is the label or the id")
+        if not names:
+            raise UserError(f"data: {file.path} has no columns besides {self.label!r} and {self.id!r}")
+        asked = [*names, *([self.label] if with_label else []), *([self.id] if self.id else [])]
+        values = file.read(asked, {*self.categorical, *([self.id] if self.id else [])})
+        holding = Holding(
+            str(file.path),
+            _ids(values[self.id], file.path) if self.id else None,
+            {name: as_words(values[name]) if name in self.categorical else values[name] for name in names},
+            values[self.label] if with_label else None,
+        ).without_missing(self.missing)
+        if holding.ids is not None:
+            check_ids(holding.ids, str(file.path))
+        return holding
+
+    def _open(self, path: Path) -> TableFile:
+        raise NotImplementedError
+
+
+@datasets.register("csv")
+class Csv(TableSet):
+    """A table in text files (UTF-8, a header line) whose columns belong to workers by name."""
+
+    separator: str = Field(",", min_length=1, max_length=1)
+    missing_values: tuple[str, ...] = Field(
+        ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"), description="what stands for a value that is not there"
+    )
+
+    def _open(self, path: Path) -> TableFile:
+        return TableFile(path, Dialect(self.separator, self.missing_values))
+
+
+@datasets.register("parquet")
+class Parquet(TableSet):
+    """The same in Parquet files."""
+
+    def _open(self, path: Path) -> TableFile:
+        return TableFile(path, None)
+
+
+def _ids(values: Values, path: Path) -> tuple[str, ...]:
+    assert isinstance(values, Text)
+    if (values.codes < 0).any():
+        raise UserError(f"data.id: row {int(np.argmin(values.codes)) + 1} of {path} has no id")
+    return tuple(values.words[code] for code in values.codes)
+
+
+def _joined(holdings: Sequence[Holding]) -> list[Holding]:
+    """Keep the rows that all have, in one order: what `cafe work` does through the coordinator."""
+    hashes = [keyed_hashes(own.ids or (), SIMULATED_KEY) for own in holdings]
+    common = common_hashes(hashes)
+    if not len(common):
+        raise UserError(f"data.id: no id is in all of {', '.join(own.source for own in holdings)}")
+    return [own.take(rows_of(common, mine)) for own, mine in zip(holdings, hashes, strict=True)]

@@ -1,0 +1,84 @@
+"""The attack's estimates while a run goes on, noted in its journal; scored by whoever has the truth."""
+
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+
+from vfl.datasets import Data
+from vfl.journal import Journal
+from vfl.metrics import psnr
+from vfl.referee import put_in_order
+from vfl.results import PARTIAL
+
+LOOK_EVERY_SECONDS = 0.5
+
+
+class Estimates:
+    """Looks for new estimates in a run's folder, in a thread, for as long as the block lasts."""
+
+    def __init__(self, out: Path, data: Data | None = None) -> None:
+        self._out, self._data = out, data
+        self._journal = Journal(out)
+        self._known = self._there()  # an earlier run's
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        self._journal.close()
+
+    def _follow(self) -> None:
+        while not self._over.wait(LOOK_EVERY_SECONDS):
+            self._look()
+        self._look()
+
+    def _look(self) -> None:
+        there = self._there()
+        new = [path for path in there if self._known.get(path) != there[path]]
+        self._known = there
+        if new:
+            self._note(new[-1])
+
+    def _there(self) -> dict[Path, tuple[int, int]]:
+        """Return the estimates with what changes when one is written anew, the newest last."""
+        found = {}
+        for path in (self._out / PARTIAL).parent.glob("*.npz"):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            found[path] = (status.st_mtime_ns, status.st_ino)
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def _note(self, path: Path) -> None:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        except FileNotFoundError:  # the attack has ended meanwhile
+            return
+        done = int(np.isfinite(arrays["x"]).reshape(len(arrays["x"]), -1).all(1).sum())
+        values = self._psnr(arrays)
+        self._journal.estimate(
+            int(arrays["round"]) if "round" in arrays else None,
+            path.relative_to(self._out).as_posix(),
+            done,
+            None if values is None else float(values.mean()),
+            None if values is None else float((values >= 30).double().mean()),
+        )
+
+    def _psnr(self, arrays: dict[str, np.ndarray]) -> torch.Tensor | None:
+        if self._data is None or self._data.kind != "image":
+            return None
+        x, _ = put_in_order(arrays, self._data)
+        return psnr(x, self._data.x)

@@ -1,0 +1,179 @@
+"""A run's journal: what happens, one JSON object a line, for whoever watches a run or looks at it later.
+
+Every line has `t` (Unix seconds) and `kind`; docs/terminal.md lists the kinds. The coordinator's process writes it, and
+whoever scores. Rounds and steps are written a few times a second at most, and the last of them always.
+"""
+
+import contextlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+NAME = "journal.jsonl"
+VERSION = 1
+EVERY_SECONDS = 0.2
+"""The least time between two lines of rounds, or of one step."""
+
+State = Literal["waiting", "running", "paused", "attacking", "scoring", "ended"]
+WorkerState = Literal["joined", "lost", "rejoined", "withheld", "done"]
+Line = dict[str, Any]
+
+
+class Journal:
+    """Appends to the journal of a run's folder; the file is made with the first line."""
+
+    def __init__(self, out: Path) -> None:
+        self._path = out / NAME
+        self._file: BinaryIO | None = None
+        self._waiting: tuple[str, Callable[[], Line]] | None = None
+        """The last line that was held back, and what it is about."""
+        self._written: dict[str, float] = {}
+
+    def run(self, config: Mapping[str, Any], samples: int, planned_rounds: int) -> None:
+        """Write what the run is, once that is known."""
+        federation = config["federation"]
+        self._write(
+            "run",
+            version=VERSION,
+            config=config,
+            seed=config["seed"],
+            workers=federation["workers"],
+            label_holder=federation["label_holder"],
+            batch_size=federation["batch_size"],
+            samples=samples,
+            planned_rounds=planned_rounds,
+        )
+
+    def state(self, state: State, reason: str | None = None) -> None:
+        """Write what the run is at now."""
+        self._write("state", state=state, **({} if reason is None else {"reason": reason}))
+
+    def worker(self, worker: int, state: WorkerState) -> None:
+        """Write what has become of a worker."""
+        self._write("worker", id=worker, state=state)
+
+    def round(self, number: int, total: int, loss: float, rate: float, traffic: Callable[[], Line]) -> None:
+        """Write a finished round, with its learning rate; `traffic` returns the bytes so far, in all and by worker."""
+        self._hold("round", lambda: {"round": number, "total": total, "loss": loss, "rate": rate, **traffic()})
+
+    def evaluation(self, number: int, loss: float, accuracy: float) -> None:
+        """Write what the model does on test samples after a round."""
+        self._write("evaluation", round=number, loss=loss, accuracy=accuracy)
+
+    def step(self, name: str, done: int, total: int) -> None:
+        """Write how far a step of the attack has come."""
+        self._hold("step", lambda: {"name": name, "done": done, "total": total}, name)
+
+    def estimate(
+        self, number: int | None, file: str, samples_done: int, psnr_mean: float | None, share_30db: float | None
+    ) -> None:
+        """Write that the attack has an estimate, after a round or in the middle of its recovery, and how good it is."""
+        self._write(
+            "estimate",
+            round=number,
+            file=file,
+            samples_done=samples_done,
+            psnr_mean=psnr_mean,
+            share_30db=share_30db,
+        )
+
+    def say(self, text: str) -> None:
+        """Write a sentence for people."""
+        self._write("say", text=text)
+
+    def finish(self) -> None:
+        """Write that summary.json is final and the run over, and let go of the file."""
+        self._write("summary")
+        self.state("ended")
+        self.close()
+
+    def close(self) -> None:
+        """Write what was held back, and let go of the file."""
+        self._flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _hold(self, kind: str, make: Callable[[], Line], about: str = "") -> None:
+        if self._waiting is not None and self._waiting[0] != f"{kind} {about}":
+            self._flush()
+        self._waiting = (f"{kind} {about}", lambda: {"kind": kind, **make()})
+        if time.monotonic() - self._written.get(self._waiting[0], 0.0) >= EVERY_SECONDS:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting is not None:
+            about, make = self._waiting
+            self._waiting = None
+            self._written[about] = time.monotonic()
+            self._append(make())
+
+    def _write(self, kind: str, **values: Any) -> None:
+        self._flush()
+        self._append({"kind": kind, **values})
+
+    def _append(self, line: Line) -> None:
+        finite = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in line.items()}
+        text = json.dumps({"t": round(time.time(), 3), **finite})
+        with contextlib.suppress(OSError):  # no run is lost for want of its journal; other files tell of a full disk
+            if self._file is None:
+                self._file = self._path.open("ab", buffering=0)
+            self._file.write(text.encode() + b"\n")  # in one piece: another process may append too
+
+
+class Tail:
+    """Reads the lines that are appended to a journal from now on, also when another run begins the file anew."""
+
+    def __init__(self, out: Path, from_start: bool = False) -> None:
+        self._path = out / NAME
+        self._file: BinaryIO | None = None
+        self._rest = b""
+        self._open()
+        if self._file is not None and not from_start:
+            self._file.seek(0, 2)
+
+    def read(self) -> list[Line]:
+        """Return the lines that have come since the last call."""
+        lines = list(self._complete())
+        if self._replaced():
+            self.close()
+            self._open()
+            lines += self._complete()
+        return lines
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._rest = b""
+
+    def _open(self) -> None:
+        try:
+            self._file = self._path.open("rb")
+        except OSError:
+            self._file = None
+
+    def _complete(self) -> Iterator[Line]:
+        if self._file is None:
+            return
+        *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
+        for text in whole:
+            try:
+                line = json.loads(text)
+            except ValueError:  # cut in two when a machine stopped
+                continue
+            if isinstance(line, dict):
+                yield line
+
+    def _replaced(self) -> bool:
+        try:
+            there = self._path.stat()
+        except OSError:
+            return False
+        # the file in hand is open, so no other has its number
+        return self._file is None or not os.path.samestat(there, os.fstat(self._file.fileno()))

@@ -1,0 +1,92 @@
+"""Every limit on what a party takes from others or from a file, and on how long it waits for them.
+
+SECURITY.md lists them with their reasons. Where a run itself says less, that counts: an upload is never larger than the
+model, an output never longer than the data set.
+"""
+
+MESSAGE_BYTES = 4 << 20
+"""The largest message either side accepts; a chunk or a bundle's announcement never comes near it."""
+
+CHUNK_BYTES = 7 << 19
+"""Bytes in a chunk: below a message's limit, large enough that the cost of a message vanishes."""
+
+TENSORS = 10_000
+DIMENSIONS = 8
+ELEMENTS = 1 << 40
+"""What a bundle may announce: tensors, dimensions of one, and its elements, counting an empty dimension as 1."""
+
+NAME_CHARACTERS = 256
+"""Names of tensors, addresses, sessions."""
+
+SENTENCE_CHARACTERS = 1_000
+"""What another party says in words; the rest is cut off."""
+
+OUTPUT_BYTES = 256 << 20
+"""The largest output of one worker that the label holder accepts."""
+
+PARAMETER_BYTES = 16 << 30
+"""The largest model that a worker makes room for."""
+
+SAMPLES = 100_000_000
+CLASSES = 1_000_000
+FEATURES = 1 << 30
+"""What a joining worker may claim, and a data set hold; memory grows with each."""
+
+IDS = 10_000_000
+"""Ids that a worker may bring to be aligned, 16 bytes of memory each."""
+
+SPARE_CONNECTIONS = 64
+"""Connections that a party accepts at once beyond two for each worker."""
+
+STREAMS = 8
+"""Calls at once over one connection; a worker has two or three."""
+
+HANDSHAKE_SECONDS = 20.0
+"""How long whoever connects may take to begin to speak gRPC."""
+
+IDLE_SECONDS = 300.0
+"""How long a connection may stay without a call."""
+
+FIRST_SECONDS = 20.0
+MESSAGE_SECONDS = 60.0
+"""How long a call's first message may take, and each further one."""
+
+RECEIVE_SECONDS = 60.0
+"""How long a peer may take to send its whole output."""
+
+OPEN_SECONDS = 10.0
+"""How long a peer waits for a label holder that has not been told to start yet."""
+
+REACH_SECONDS = 20.0
+"""How long a worker tries to reach the label holder before it says so; less where rounds may take less."""
+
+ANSWER_SECONDS = 10.0
+"""How long a party that accepted a connection may take to say something."""
+
+WELCOME_SECONDS = 60.0
+"""How long a coordinator that was asked to let a worker in may think about it."""
+
+TELL_SECONDS = 5.0
+"""How long a worker that is in trouble tries to say so."""
+
+ORDER_SECONDS = 86_400.0
+"""How long a coordinator may order nothing, beyond the times that the config gives all others: runs can be paused."""
+
+CONFIG_BYTES = 1 << 18
+CONFIG_DEPTH = 32
+"""What a YAML file may be: its size, and how deep it nests. Aliases are not read at all."""
+
+JSON_BYTES = 64 << 20
+"""The largest JSON file that is read."""
+
+PEM_BYTES = 1 << 20
+"""The largest certificate, key, or file with a secret."""
+
+ARCHIVE_BYTES = 8 << 30
+"""What the arrays that are read from an .npz archive may take when they are unpacked."""
+
+
+def plain(text: str) -> str:
+    """Return another party's words as one line that can be shown: no control characters, and not too long."""
+    line = "".join(one if one.isprintable() else " " for one in text[: SENTENCE_CHARACTERS + 1])
+    return line if len(line) <= SENTENCE_CHARACTERS else line[: SENTENCE_CHARACTERS - 1] + "…"

@@ -1,0 +1,79 @@
+"""Plain PyTorch as a plug-in: any function or class that builds a module, its other parameters as the options."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, get_type_hints
+
+from pydantic import ConfigDict, create_model
+from torch import nn
+
+from vfl.errors import UserError
+from vfl.models.base import SplitModel
+from vfl.partition import Shape
+
+TAKEN = ("name", "top", "bottom", "bottoms", "shared")
+"""What no option of a model can be called."""
+
+
+class FactoryBottom(SplitModel):
+    """A bottom model from `factory(shape, …)`; one dense layer on top."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    factory: ClassVar[Callable[..., nn.Module]]
+
+    def bottom(self, shape: Shape) -> nn.Module:
+        """Let the factory build it."""
+        return type(self).factory(shape, **_options(self))
+
+
+class FactoryTop(SplitModel):
+    """A top model from `factory(widths, classes, …)`."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    factory: ClassVar[Callable[..., nn.Module]]
+
+    def top(self, widths: Sequence[int], classes: int) -> nn.Module:
+        """Let the factory build it."""
+        return type(self).factory(widths, classes, **_options(self))
+
+
+def bottom_factory(name: str, factory: Callable[..., Any]) -> type[SplitModel]:
+    """Return the plug-in of a function that takes the shape of a slice."""
+    return _plugin(name, factory, FactoryBottom, ("shape",))
+
+
+def top_factory(name: str, factory: Callable[..., Any]) -> type[SplitModel]:
+    """Return the plug-in of a function that takes the lengths of the workers' vectors and the number of classes."""
+    return _plugin(name, factory, FactoryTop, ("widths", "classes"))
+
+
+def _plugin(name: str, factory: Callable[..., Any], base: type[SplitModel], given: tuple[str, ...]) -> type[SplitModel]:
+    """Make a class whose fields are the parameters that follow the given ones."""
+    signature = inspect.signature(factory)
+    parameters = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(parameters) < len(given) or any(p.name in TAKEN for p in parameters[len(given) :]):
+        call = f"{name.rpartition(':')[2]}{signature}"
+        raise UserError(
+            f"model.name: {name!r} must be called as factory({', '.join(given)}, …), where no option is called "
+            f"{', '.join(TAKEN)}; it is {call}"
+        )
+    hints = _hints(factory)
+    fields: dict[str, Any] = {
+        p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default) for p in parameters[len(given) :]
+    }
+    made = create_model(getattr(factory, "__name__", "Factory"), __base__=base, __module__=factory.__module__, **fields)
+    made.__doc__ = inspect.getdoc(factory) or f"{name}."
+    made.factory = staticmethod(factory)  # type: ignore[attr-defined]
+    return made
+
+
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of the parameters; none where a name in them means nothing at run time."""
+    try:
+        return get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
+    except (NameError, TypeError):
+        return {}
+
+
+def _options(plugin: SplitModel) -> dict[str, Any]:
+    return {name: getattr(plugin, name) for name in type(plugin).model_fields}

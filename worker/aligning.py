@@ -1,0 +1,133 @@
+"""A worker's own table: its rows are put in the order that all workers agree on before it joins."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from protos.alignment_pb2 import AlignHeader, AlignPart, PlaceRequest
+from protos.alignment_pb2_grpc import AlignmentStub
+from vfl.alignment import HASH_BYTES, from_bytes, keyed_hashes, pieces, rows_of
+from vfl.config import RunConfig
+from vfl.datasets import datasets
+from vfl.datasets.holding import Holding
+from vfl.datasets.tables import TableSet
+from vfl.errors import RunFailedError, UserError
+from vfl.network import PROTOCOL_VERSION, reach, sentence
+from vfl.partition import Box
+from vfl.slices import WorkerData, load_data, slice_for
+from vfl.tls import COORDINATOR
+from worker.keys import read_key
+from worker.rounds import WorkerOptions
+
+SUFFIXES = (".csv", ".parquet")
+"""Files that are tables of a worker's own; any other is a slice that was cut before."""
+
+
+def hold(config: RunConfig, path: Path | None, key_file: Path | None, options: WorkerOptions) -> WorkerData:
+    """Return what a worker holds: its own table, aligned; the slice in its file; or its slice of the whole data set."""
+    if path is not None and path.suffix.lower() in SUFFIXES:
+        return aligned(config, path, key_file, options)
+    if key_file is not None:
+        raise UserError(f"--align-key {key_file}: aligns a worker's own table; give --data TABLE.csv or TABLE.parquet")
+    return WorkerData.load(path) if path else slice_for(load_data(config), config, options.worker)
+
+
+def aligned(config: RunConfig, path: Path, key_file: Path | None, options: WorkerOptions) -> WorkerData:
+    """Read a worker's table, and keep the rows that all workers have."""
+    if key_file is None:
+        raise UserError(
+            f"--data {path}: a table is aligned with the others' by keyed hashes of its ids; give --align-key FILE, "
+            f"a secret that all workers have and the coordinator has not"
+        )
+    key = read_key(key_file, "--align-key")
+    tables, holding = _read(config, path, options.worker)
+    assert holding.ids is not None
+    hashes = keyed_hashes(holding.ids, bytes.fromhex(key))
+    with _Talk(config, options) as talk:
+        common = talk.compare(hashes)
+        data = tables.encode([holding.take(rows_of(common, hashes))])
+        box = talk.place(data.sample_shape[0])
+    holds_labels = holding.label is not None
+    return WorkerData(
+        box,
+        data.x,
+        hashlib.sha256(common.tobytes()).digest(),
+        data.x_test,
+        data.y if holds_labels else None,
+        data.y_test if holds_labels else None,
+        data.classes if holds_labels else 0,
+    )
+
+
+def table_size(config: RunConfig, path: Path, worker: int) -> tuple[int, int]:
+    """Return how many rows and columns a worker's table has, if it can be read as the config says."""
+    _, holding = _read(config, path, worker)
+    return len(holding), len(holding.values)
+
+
+def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding]:
+    """Read a worker's columns; the labels are the label holder's alone."""
+    tables = datasets.build(config.data)
+    if not isinstance(tables, TableSet) or tables.id is None:
+        raise UserError(f"--data {path}: the config must say how to read it: data.name csv or parquet, and data.id")
+    holding = tables.holding(path, worker)
+    if worker != config.federation.label_holder:
+        return tables, replace(holding, label=None)
+    if holding.label is None:
+        raise UserError(f"data.label: {path} has no column {tables.label!r}, and worker {worker} is the label holder")
+    return tables, holding
+
+
+class _Talk:
+    """Two calls to the coordinator, each answered when all workers have made theirs."""
+
+    def __init__(self, config: RunConfig, options: WorkerOptions) -> None:
+        self._worker, self._patience = options.worker, config.federation.join_timeout
+        try:
+            self._channel = reach(options.coordinator, COORDINATOR, options.tls, self._patience)
+        except TimeoutError:
+            raise RunFailedError(
+                f"nobody answers at {options.coordinator} after {self._patience:g} s: "
+                f"is `cafe serve` running there, and the port open?"
+            ) from None
+        self._stub: Any = AlignmentStub(self._channel)
+
+    def __enter__(self) -> "_Talk":
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._channel.close()
+        if isinstance(error, grpc.RpcError):
+            raise RunFailedError(f"worker {self._worker} could not be aligned: {sentence(error)}") from None
+
+    def compare(self, hashes: np.ndarray) -> np.ndarray:
+        """Send our hashes; return those that all workers have."""
+        answers = self._stub.Align(self._parts(hashes), timeout=self._patience)
+        count = next(answers).header.ids
+        received = bytearray()
+        for part in answers:
+            received += part.hashes
+            if len(received) > len(hashes) * HASH_BYTES:
+                break
+        if not count or len(received) != count * HASH_BYTES:
+            raise RunFailedError(f"the coordinator says that {count} of {len(hashes)} ids are known to all workers")
+        return from_bytes(bytes(received))
+
+    def place(self, features: int) -> Box:
+        """Say how many features we have; return which of the whole sample's they are."""
+        told = self._stub.Place(PlaceRequest(worker=self._worker, features=features), timeout=self._patience)
+        box = Box(tuple(told.sample_shape), tuple(told.start), tuple(told.stop))
+        if box.problem() or box.shape != (features,):
+            raise RunFailedError(f"the coordinator gave {features} features the place {box.start} to {box.stop}")
+        return box
+
+    def _parts(self, hashes: np.ndarray) -> Iterator[AlignPart]:
+        header = AlignHeader(protocol_version=PROTOCOL_VERSION, worker=self._worker, ids=len(hashes))
+        yield AlignPart(header=header)
+        for piece in pieces(hashes):
+            yield AlignPart(hashes=piece)
