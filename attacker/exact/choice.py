@@ -58,7 +58,7 @@ def choose(setting: Setting, method: Method, single: bool) -> Choice:
             raise UserError(f"attack exact by least squares: {no_squares}")
         return Choice("least_squares", first)
     completes = setting.frozen and not single and not without
-    if method == "rank_one" or (method == "auto" and no_subspaces and completes):
+    if method == "rank_one" or (method == "auto" and completes and (no_subspaces or not in_first)):
         too_few = too_few_rounds(setting, first) if completes else "it needs frozen parameters, indices and a bias"
         if too_few is None:
             return Choice("rank_one", first)

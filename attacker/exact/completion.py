@@ -41,6 +41,8 @@ def too_few_rounds(setting: Setting, layers: Sequence[FullyConnected]) -> str | 
         return f"worker {worker}'s first layer, {own.inputs} to {own.outputs}, is too small for it to tell more"
     per_epoch = math.ceil(n / setting.batch_size)
     epochs = setting.rounds / per_epoch
+    if epochs < 2:
+        return "samples that are together in one batch alone cannot be told apart: it needs 2 epochs or more"
     rank = min(n, setting.rounds) if setting.schedule == "uniform" else epochs * (per_epoch - 1)
     if rank >= shares[worker] * n:
         return None

@@ -37,7 +37,7 @@ def test_a_layer_that_meets_a_sample_in_several_rows_is_none():
     model = architectures.patch_transformer(SHAPE)
     first = fully_connected(model, SHAPE)[0]
     assert first.inputs == 2 * 64
-    assert {"dense layers", "attention"} <= set(stem(model, first.name, SHAPE)) | {"attention"}
+    assert {"dense layers", "attention"} <= set(stem(model, first.name, SHAPE))
 
 
 def test_a_layer_that_is_used_twice_is_none():

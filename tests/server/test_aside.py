@@ -144,7 +144,7 @@ def test_a_setting_that_will_not_do_is_said_at_once(tmp_path):
     [
         ({"fails": "observe"}, UserError, "told to fail in observe"),
         ({"fails": "recover"}, UserError, "told to fail in recover"),
-        ({"fails": "observe", "bug": True}, RunFailedError, "internal error: KeyError: 'a bug'"),
+        ({"fails": "observe", "bug": True}, RunFailedError, "slow_attack:Slow failed in observe: KeyError: 'a bug'"),
         ({"fails": "killed"}, RunFailedError, "the attack's process ended without a word"),
     ],
 )
