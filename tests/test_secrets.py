@@ -74,7 +74,7 @@ def outputs(folder):
     ]  # fmt: skip
     said = {"the coordinator's first words": first.encode()}
     for process in processes:
-        for stream, words in zip(("out", "err"), process.communicate(timeout=250), strict=True):
+        for stream, words in zip(("out", "err"), process.communicate(timeout=500), strict=True):
             said[f"{process.args[3:6]} {stream}"] = words.encode()
         assert process.returncode == 0, said
     return said | {str(path): path.read_bytes() for path in (folder / "out").rglob("*") if path.is_file()}

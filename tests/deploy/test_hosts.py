@@ -85,7 +85,7 @@ def by_hand(hosts, capture, config, out, addresses, security):
     line = ["serve", config, "--listen", f"{everywhere}:{PORT}", "--out", out, "--referee", *security("coordinator")]
     processes.append(hosts.cafe("coordinator", *line))
     for process in processes:
-        _, words = process.communicate(timeout=200)
+        _, words = process.communicate(timeout=500)
         assert process.returncode == 0, words
 
 
@@ -151,7 +151,7 @@ def test_in_plain_text_by_name_whoever_holds_the_switch_reads_everything(
 def test_a_worker_whose_coordinator_does_not_answer_says_where(hosts, config, certs, host):
     line = ["--coordinator", f"{host}:{PORT}", "--tls", certs["worker-2"], "--set", "federation.join_timeout=2"]
     process = hosts.cafe("worker-2", "work", config, "--id", 2, *line)
-    _, words = process.communicate(timeout=100)
+    _, words = process.communicate(timeout=500)
     assert process.returncode == 1
     assert words == (
         f"cafe: nobody answers at {host}:{PORT} after 2 s: is `cafe serve` running there, and the port open?\n"
@@ -168,7 +168,7 @@ def test_the_doctors_of_all_hosts_find_nothing_wrong(hosts, config, certs, tmp_p
             line += ["--listen", f"0.0.0.0:{PEER_PORT}", "--advertise", f"worker-0.cafe.test:{PEER_PORT}"]
         processes.append(hosts.cafe(f"worker-{m}", "doctor", config, "--wait", *line))
     for process in processes:
-        lines, words = process.communicate(timeout=200)
+        lines, words = process.communicate(timeout=500)
         assert (process.returncode, lines.splitlines()[-1]) == (0, "nothing is wrong"), lines + words
 
 
@@ -177,6 +177,6 @@ def test_the_doctor_says_why_a_host_cannot_be_reached(hosts, config, certs):
     for address, reason in ((shut, "nobody listens there"), (absent, "nowhere.cafe.test cannot be resolved")):
         line = ["--id", 2, "--coordinator", address, "--tls", certs["worker-2"]]
         process = hosts.cafe("worker-2", "doctor", config, *line)
-        lines, _ = process.communicate(timeout=100)
+        lines, _ = process.communicate(timeout=500)
         assert process.returncode == 1
         assert reason in next(line for line in lines.splitlines() if line.startswith("failed"))

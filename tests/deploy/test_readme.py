@@ -56,7 +56,7 @@ def test_the_demo_in_small(tmp_path):
     arguments[arguments.index("--out") + 1] = str(tmp_path)
     small = ["--set", "data.samples=16", "--set", "federation.batch_size=4"]
     done = subprocess.run(
-        ["cafe", *arguments, *small], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=200
+        ["cafe", *arguments, *small], cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 0, done.stderr
     assert "The coordinator rebuilt 16 of 16 images" in done.stdout
@@ -94,7 +94,7 @@ def test_a_federation_by_hand_on_two_machines(tmp_path):
         running = [hosts.cafe("second", *shlex.split(line)[1:], cwd=folders[1]) for line in blocks[1]]
         running += [hosts.cafe("first", *shlex.split(line)[1:], cwd=folders[0]) for line in parties]
         for process in running:
-            _, words = process.communicate(timeout=200)
+            _, words = process.communicate(timeout=500)
             assert process.returncode == 0, words
         assert (folders[0] / "runs" / "run" / "summary.json").exists()
     finally:

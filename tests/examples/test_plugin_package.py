@@ -60,7 +60,7 @@ def python(tmp_path_factory) -> Path:
 
 def cafe(python: Path, folder: Path, *arguments: object) -> subprocess.CompletedProcess:
     command = [python, "-m", "vfl.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250, env=ENVIRONMENT, cwd=folder)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, env=ENVIRONMENT, cwd=folder)
 
 
 def test_the_list_shows_every_plugin_with_a_line_and_goes_on_past_a_broken_one(python, tmp_path):

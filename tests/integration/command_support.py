@@ -15,7 +15,7 @@ ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.starts
 
 def cafe(*arguments, **options) -> subprocess.CompletedProcess:
     command = [*CAFE, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200, env=ENVIRONMENT, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, env=ENVIRONMENT, **options)
 
 
 def ours(tag: str) -> list[psutil.Process]:
@@ -46,7 +46,7 @@ def start(*arguments, tag: str, environment=None, **options) -> subprocess.Popen
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, **options)
 
 
-def wait_for(condition, seconds=150):
+def wait_for(condition, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"

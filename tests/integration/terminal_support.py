@@ -66,13 +66,13 @@ class Terminal:
         deadline = time.monotonic() + seconds
         while self._read():
             assert time.monotonic() < deadline, self.text
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=500)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=60)
+                self.process.wait(timeout=500)
             self.process.kill()
             self.process.wait()
         os.close(self._ours)

@@ -84,7 +84,7 @@ def test_what_an_attack_has_to_say_ends_the_run_with_its_sentence(config, tmp_pa
 def test_when_the_attack_is_killed_the_run_ends_with_a_sentence(config, tmp_path):
     process, pids, attack = long_run(config, tmp_path, tag := f"attack-killed-{os.getpid()}")
     os.kill(attack, signal.SIGKILL)
-    _, words = process.communicate(timeout=150)
+    _, words = process.communicate(timeout=500)
     assert process.returncode == 1
     assert "cafe: the attack's process ended without a word" in words
     assert "Traceback" not in words
@@ -95,7 +95,7 @@ def test_when_the_attack_is_killed_the_run_ends_with_a_sentence(config, tmp_path
 def test_ctrl_c_leaves_no_round_behind(config, tmp_path):
     process, pids, _ = long_run(config, tmp_path, tag := f"beside-stopped-{os.getpid()}")
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=150)
+    _, words = process.communicate(timeout=500)
     assert process.returncode == 130
     assert "Traceback" not in words
     assert_nothing_left(tag, pids, tmp_path / "out")
@@ -106,7 +106,7 @@ def test_the_attack_clears_up_after_a_coordinator_that_was_killed(config, tmp_pa
     process, pids, _ = long_run(config, tmp_path, tag := f"beside-orphan-{os.getpid()}")
     coordinator = int(left(pids)[0].name.split("-")[2])
     psutil.Process(coordinator).kill()
-    process.communicate(timeout=150)
+    process.communicate(timeout=500)
     assert process.returncode == 1
     assert_nothing_left(tag, pids, tmp_path / "out")
 
@@ -119,6 +119,6 @@ def test_without_an_attack_there_is_no_process_for_one(config, tmp_path):
     wait_for(lambda: (out / "transcript" / "round-0000003.safetensors").exists())
     children = [one for one in ours(tag) if "forkserver" in " ".join(one.cmdline())]
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=150)
+    process.communicate(timeout=500)
     assert len(children) == 1 + 1 + 4  # the fork server, the coordinator, the workers
     assert nothing_left(tag)

@@ -79,7 +79,7 @@ def test_slices_cut_beforehand_will_do(config, tmp_path):
         for m in range(2)
     ]
     for process in (serve, *workers):
-        _, words = process.communicate(timeout=120)
+        _, words = process.communicate(timeout=500)
         assert process.returncode == 0, words
 
 
@@ -93,7 +93,7 @@ def test_a_worker_with_another_model_says_so(config, tmp_path):
     assert "is the config's model section the same on both?" in other.stderr
     assert "Traceback" not in other.stderr
     for process in (serve, worker):
-        _, words = process.communicate(timeout=150)
+        _, words = process.communicate(timeout=500)
         assert process.returncode == 1
         assert "worker 1: the coordinator's 1.weight has shape (16, 32)" in words
 
@@ -109,7 +109,7 @@ def by_hand(config, folder, order, tag):
     for worker in order:
         workers.append(start("work", config, "--id", worker, "--coordinator", address, "--threads", 1, tag=tag))
         time.sleep(0.3)
-    (words, errors), *others = [process.communicate(timeout=150) for process in (serve, *workers)]
+    (words, errors), *others = [process.communicate(timeout=500) for process in (serve, *workers)]
     assert [process.returncode for process in (serve, *workers)] == [0] * (1 + len(workers)), (errors, others)
     return words, list(Transcript(folder / "transcript"))
 
@@ -142,7 +142,7 @@ def test_a_worker_with_other_samples_is_told_so_and_the_right_one_may_follow(con
     right = cafe("work", config, "--id", 1, "--coordinator", address, *changes)
     assert right.returncode == 0, right.stderr
     for process in (serve, first):
-        process.communicate(timeout=150)
+        process.communicate(timeout=500)
         assert process.returncode == 0
     assert nothing_left(tag)
 

@@ -24,7 +24,7 @@ def test_ctrl_c_stops_everything_and_keeps_what_is_done(config, tmp_path):
     process = long_run(config, out, tag := f"interrupt-{os.getpid()}")
     assert len(ours(tag)) >= 6
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=150)
+    _, words = process.communicate(timeout=500)
     assert process.returncode == 130
     assert "stopped" in words
     assert "Traceback" not in words
@@ -80,7 +80,7 @@ def test_ctrl_c_on_the_terminal_during_recovery_keeps_the_rounds(config, tmp_pat
     process = start(*odd(config, "nowhere"), tag=tag, cwd=tmp_path, start_new_session=True)
     wait_for(lambda: (tmp_path / "recovering").exists())
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
-    _, words = process.communicate(timeout=150)
+    _, words = process.communicate(timeout=500)
     assert process.returncode == 130
     assert "Traceback" not in words
     assert nothing_left(tag)
@@ -92,7 +92,7 @@ def run_program(text: str, folder: Path) -> subprocess.CompletedProcess:
     (folder / "program.py").write_text(text)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(folder), str(Path.cwd())])}
     command = [sys.executable, "-m", "program"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
 
 
 def test_ctrl_c_in_the_middle_of_an_import_ends_with_the_exit_code_of_ctrl_c(tmp_path):
@@ -150,7 +150,7 @@ def test_ctrl_c_while_everything_starts_ends_quietly(config, tmp_path, after):
     )
     time.sleep(after)
     os.killpg(process.pid, signal.SIGINT)
-    _, words = process.communicate(timeout=150)
+    _, words = process.communicate(timeout=500)
     if process.returncode == 130:
         assert "Traceback" not in words
     else:  # Python itself was still starting, and ends as Python does
@@ -170,7 +170,7 @@ def test_a_folder_of_temporary_files_with_too_long_a_path_is_named(config, tmp_p
     folder = tmp_path / ("long" * 20)
     folder.mkdir()
     process = start("run", config, "--out", tmp_path / "out", tag="long", environment={"TMPDIR": str(folder)})
-    _, words = process.communicate(timeout=150)
+    _, words = process.communicate(timeout=500)
     assert process.returncode == 2
     assert words.startswith("cafe: TMPDIR") or "\ncafe: TMPDIR" in words
     assert "Traceback" not in words
@@ -181,7 +181,7 @@ def test_sigterm_cleans_up_as_ctrl_c_does(config, tmp_path, temporary):
     process = long_run(config, out, tag := f"term-{os.getpid()}", environment={"TMPDIR": str(temporary)})
     assert list(temporary.glob("cafe-slices-*"))
     process.terminate()
-    process.communicate(timeout=150)
+    process.communicate(timeout=500)
     assert process.returncode == 130
     assert nothing_left(tag)
     assert json.loads((out / "summary.json").read_text())["rounds"] >= 3
@@ -192,7 +192,7 @@ def test_a_worker_that_waits_for_its_coordinator_can_be_stopped(config):
     process = start("work", config, "--id", 0, "--coordinator", "127.0.0.1:9", tag="waiting")
     time.sleep(6)
     process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=150)
+    _, words = process.communicate(timeout=500)
     assert process.returncode == 130
     assert "cafe: stopped" in words
 
@@ -210,7 +210,7 @@ def test_when_a_process_is_killed_the_run_ends_with_a_sentence_and_nothing_is_le
     out = tmp_path / "out"
     process = long_run(config, out, tag := f"kill-{name}-{os.getpid()}")
     role(name, tag).kill()
-    _, words = process.communicate(timeout=90)
+    _, words = process.communicate(timeout=500)
     assert process.returncode == 1
     assert re.search(r"cafe: (worker \d left in round \d+|the coordinator ended without a word)", words), words
     assert "Traceback" not in words
@@ -220,5 +220,5 @@ def test_when_a_process_is_killed_the_run_ends_with_a_sentence_and_nothing_is_le
 def test_when_the_command_itself_is_killed_nothing_is_left(config, tmp_path):
     process = long_run(config, tmp_path / "out", tag := f"orphan-{os.getpid()}")
     process.kill()
-    process.communicate(timeout=150)
+    process.communicate(timeout=500)
     assert nothing_left(tag)

@@ -134,7 +134,7 @@ def test_all_is_well_between_three_parties_and_each_of_them_says_so(tmp_path, ce
     address = listening(coordinator)
     line = ["doctor", file, "--wait", "--coordinator", address, "--tls", certs]
     workers = [start(*line, "--id", m, "--data", tmp_path / f"worker-{m}.safetensors", tag="doctor") for m in (1, 0)]
-    told = [process.communicate(timeout=150) for process in (coordinator, *workers)]
+    told = [process.communicate(timeout=500) for process in (coordinator, *workers)]
     for process, (lines, words) in zip((coordinator, *workers), told, strict=True):
         assert (process.returncode, lines.splitlines()[-1]) == (0, "nothing is wrong"), lines + words
     assert "ok       here: workers: all have checked in" in told[0][0]
@@ -362,7 +362,7 @@ def test_ctrl_c_ends_the_waiting_with_what_was_found_by_then(file):
     process = start("doctor", file, "--wait", "--listen", "127.0.0.1:0", tag="doctor")
     listening(process)
     process.send_signal(signal.SIGINT)
-    lines, words = process.communicate(timeout=60)
+    lines, words = process.communicate(timeout=500)
     assert process.returncode == 130
     assert "failed   here: workers: worker 2 did not check in before this was stopped" in lines
     assert words == "cafe: stopped\n"

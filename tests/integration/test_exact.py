@@ -22,7 +22,7 @@ attack: {name: exact}
 
 def cafe(*arguments):
     command = [sys.executable, "-m", "vfl.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=250)
+    return subprocess.run(command, capture_output=True, text=True, timeout=500)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_strangers_at_both_ports_change_no_number(file, tmp_path):
             refused(lambda number=number: next(stub.Join(join_request(number % 7 + 2), timeout=60)))[0]
             for number in range(JOINS)
         }
-    said = [process.communicate(timeout=250)[1] for process in (coordinator, *workers)]
+    said = [process.communicate(timeout=500)[1] for process in (coordinator, *workers)]
     at_coordinator.stop()
     at_holder.stop()
     for one in crowd:

@@ -82,7 +82,7 @@ def test_a_run_ends_with_the_program_that_started_it(tmp_path, number):
     )  # fmt: skip
     wait_for(lambda: any(line["kind"] == "round" for line in Tail(tmp_path / "out", from_start=True).read()))
     process.send_signal(number)
-    _, words = process.communicate(timeout=150)
+    _, words = process.communicate(timeout=500)
     assert nothing_left(tag)
     if number == signal.SIGINT:
         assert "KeyboardInterrupt" in words

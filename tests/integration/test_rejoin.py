@@ -125,7 +125,7 @@ def test_a_label_holder_whose_connection_is_cut_comes_back_by_itself(federation,
             cable.cut()
         summary = assert_as_if_nothing_had_happened(federation, undisturbed)
         assert len(summary["disturbances"]) == 2
-        words = workers[1].communicate(timeout=60)[1]
+        words = workers[1].communicate(timeout=500)[1]
     assert words.count("worker 1: is back") == 2
     expected = json.loads((undisturbed / "summary.json").read_text())["bytes"]["peer"]
     assert summary["bytes"]["peer"] == pytest.approx(expected, rel=0.1)
@@ -172,7 +172,7 @@ def test_when_the_coordinator_does_not_come_back_workers_end_with_a_sentence(tmp
         federation.reaches(10)
         federation.server.kill()
         for worker in workers:
-            words = worker.communicate(timeout=60)[1]
+            words = worker.communicate(timeout=500)[1]
             assert worker.returncode == 1
             assert f"cafe: nobody answers at {federation.address} after 1 s" in words
             assert "Traceback" not in words

@@ -123,7 +123,7 @@ def test_workers_wait_for_a_coordinator_that_is_killed_or_stopped_and_resumed(co
         workers[0].send_signal(signal.SIGCONT)
         federation.finished()
         summary = assert_as_if_nothing_had_happened(federation.out, undisturbed)
-        words = [worker.communicate(timeout=60)[1] for worker in workers]
+        words = [worker.communicate(timeout=500)[1] for worker in workers]
         assert [worker.returncode for worker in workers] == [0, 0], words
     resumed = [one for one in summary["disturbances"] if "resumed" in one["reasons"][0]]
     assert len(resumed) == 2

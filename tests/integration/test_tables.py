@@ -109,7 +109,7 @@ def test_parties_with_files_of_their_own_are_aligned_over_the_wire(tmp_path):
     workers = [work(file, number, path, key, address, tag, tmp_path) for number, path in enumerate(FILES)]
     parties = (coordinator, *workers)
     try:
-        said = [process.communicate(timeout=280)[1] for process in parties]
+        said = [process.communicate(timeout=500)[1] for process in parties]
     finally:
         for process in parties:
             process.kill()

@@ -115,7 +115,7 @@ def test_by_hand_over_tls_gives_the_numbers_of_a_run(config, certs, tmp_path):
         start("work", config, "--id", m, "--tls", tmp_path / f"worker-{m}", *line, tag="tls") for m in (0, 1)
     ]
     for process in processes:
-        _, words = process.communicate(timeout=150)
+        _, words = process.communicate(timeout=500)
         assert process.returncode == 0, words
     assert cafe("run", config, "--out", tmp_path / "plain", *SMALL).returncode == 0
     tls, plain = (list(Transcript(tmp_path / name / "transcript")) for name in ("tls", "plain"))

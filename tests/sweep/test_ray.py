@@ -56,7 +56,7 @@ def nodes(tmp_path_factory):
     )
     address, _, second = next(line for line in process.stdout if ":" in line.split()[0]).split()
     yield address, int(second)
-    process.communicate(timeout=120)
+    process.communicate(timeout=500)
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_no_cluster_is_a_sentence(tmp_path):
         tag="no-cluster",
         environment={"RAY_gcs_rpc_server_reconnect_timeout_s": "3"},
     )
-    _, words = process.communicate(timeout=250)
+    _, words = process.communicate(timeout=500)
     assert process.returncode == 1
     assert "cafe: --address 127.0.0.1:9: no Ray cluster answers there" in words
 

@@ -48,7 +48,7 @@ def swept(tmp_path_factory):
 
 def sweep_in(folder) -> subprocess.CompletedProcess:
     process = start("sweep", "grid.yaml", "--out", "out", tag="sweep", cwd=folder)
-    words = process.communicate(timeout=280)
+    words = process.communicate(timeout=500)
     return subprocess.CompletedProcess(process.args, process.returncode, *words)
 
 
@@ -122,7 +122,7 @@ def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(swept, tmp_path):
     wait_for(lambda: (out / "cells/endless/transcript/round-0000003.safetensors").exists(), 200)
     assert len(ours(tag)) >= 5
     os.killpg(process.pid, signal.SIGINT)  # a terminal signals the whole group
-    _, words = process.communicate(timeout=90)
+    _, words = process.communicate(timeout=500)
     assert process.returncode == 130, words
     assert "stopped with 1 of 3 cells done" in words
     assert "Traceback" not in words
@@ -142,7 +142,7 @@ def test_a_sweep_that_is_killed_leaves_no_process(tmp_path):
     process = start("sweep", file, "--out", tmp_path / "out", tag=tag)
     wait_for(lambda: (tmp_path / "out/cells/endless/transcript/round-0000003.safetensors").exists(), 200)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=500)
     assert nothing_left(tag, 60)
 
 

@@ -34,8 +34,8 @@ def test_an_attack_that_takes_its_time_can_be_stopped_but_not_paused(tmp_path):
         while (state := stream.state())["state"] != "ended":
             assert state["state"] == "attacking"
         assert state["reason"] == "stopped before the end"
-        assert page.process.wait(timeout=60) == 130
-        assert worker.wait(timeout=60) == 0
+        assert page.process.wait(timeout=500) == 130
+        assert worker.wait(timeout=500) == 0
         summary = json.loads((out / "summary.json").read_text())
         assert (summary["ended"], summary["rounds"]) == ("stopped before the end", 3)
         assert nothing_left(tag)

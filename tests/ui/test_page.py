@@ -65,7 +65,7 @@ class OnTerminal:
 
     def wait(self) -> int:
         """Wait until the command ends; return its exit code."""
-        code = self.process.wait(timeout=150)
+        code = self.process.wait(timeout=500)
         self._reader.join(timeout=30)
         return code
 
