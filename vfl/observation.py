@@ -1,6 +1,6 @@
 """What the coordinator sees, and all that an attack is ever shown."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -43,11 +43,14 @@ class Observation:
     parameters: ModelTensors
     gradients: ModelTensors
     """A worker that withheld its upload has no tensors here."""
+    uploads: tuple[ModelTensors, ...] = ()
+    """In a horizontal federation what each worker uploaded; `gradients` is their average then."""
 
     @property
     def complete(self) -> bool:
         """Whether all workers uploaded; attacks are shown complete rounds only."""
-        return all((*self.gradients.bottoms, self.gradients.top))
+        parts = self.uploads or (self.gradients,)
+        return all(tensors for part in parts for tensors in (*part.bottoms, part.top))
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,29 @@ class Setting:
     frozen: bool
     seed: int
     device: str = "auto"
+    shares: tuple[int, ...] = ()
+    """In a horizontal federation how many samples each worker holds; `boxes` has one whole sample then."""
 
     @property
     def workers(self) -> int:
-        """Return how many workers take part."""
-        return len(self.boxes)
+        """Return how many workers hold features."""
+        return len(self.shares) or len(self.boxes)
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """Return how many rounds it takes until each worker has gone through its samples."""
+        return -(-max(self.shares, default=self.samples) // self.batch_size)
+
+
+def averaged(uploads: Sequence[ModelTensors], batches: Sequence[int]) -> ModelTensors:
+    """Return the mean of what workers uploaded, weighted by their batches' sizes; one that uploaded nothing is out."""
+    given = [(upload, size) for upload, size in zip(uploads, batches, strict=True) if any((*upload.bottoms, upload.top))]
+    total = sum(size for _, size in given)
+
+    def mean(parts: Sequence[Tensors]) -> Tensors:
+        weights = [size / total for _, size in given]
+        return {name: sum(w * part[name] for w, part in zip(weights, parts, strict=True)) for name in parts[0]}
+
+    if not given:
+        return ModelTensors(({},), {})
+    return ModelTensors((mean([one.bottoms[0] for one, _ in given]),), mean([one.top for one, _ in given]))
