@@ -26,9 +26,7 @@ def batches_of(setting: Setting) -> Iterator[Tensor]:
         yield joint_indices(rows, setting.shares)
 
 
-def batches(
-    schedule: str, samples: int, batch_size: int, rounds: int, seed: int, worker: int = 0
-) -> Iterator[Tensor]:
+def batches(schedule: str, samples: int, batch_size: int, rounds: int, seed: int, worker: int = 0) -> Iterator[Tensor]:
     """Draw the batch indices of so many rounds; `worker` says whose, where each has its own."""
     draw = {"epochs": _epochs, "uniform": _uniform, "orthogonal": _orthogonal}[schedule]
     yield from draw(samples, min(batch_size, samples), rounds, generator(seed, "schedule", worker))

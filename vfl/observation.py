@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from vfl.partition import Box
@@ -83,13 +84,17 @@ class Setting:
 
 def averaged(uploads: Sequence[ModelTensors], batches: Sequence[int]) -> ModelTensors:
     """Return the mean of what workers uploaded, weighted by their batches' sizes; one that uploaded nothing is out."""
-    given = [(upload, size) for upload, size in zip(uploads, batches, strict=True) if any((*upload.bottoms, upload.top))]
+    pairs = zip(uploads, batches, strict=True)
+    given = [(upload, size) for upload, size in pairs if any((*upload.bottoms, upload.top))]
+    if not given:
+        return ModelTensors(({},), {})
     total = sum(size for _, size in given)
 
     def mean(parts: Sequence[Tensors]) -> Tensors:
-        weights = [size / total for _, size in given]
-        return {name: sum(w * part[name] for w, part in zip(weights, parts, strict=True)) for name in parts[0]}
+        sums = {name: torch.zeros_like(tensor) for name, tensor in parts[0].items()}
+        for part, (_, size) in zip(parts, given, strict=True):
+            for name, tensor in part.items():
+                sums[name].add_(tensor, alpha=size / total)
+        return sums
 
-    if not given:
-        return ModelTensors(({},), {})
     return ModelTensors((mean([one.bottoms[0] for one, _ in given]),), mean([one.top for one, _ in given]))

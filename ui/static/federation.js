@@ -82,7 +82,8 @@ export class Federation {
       if (note) note.textContent = ["lost", "withheld", "missing"].includes(worker.state) ? worker.state : worker.up ? size(worker.up) : "";
     }
     const there = this.workers.filter((w) => !["missing", "lost"].includes(w.state)).length;
-    const words = `The coordinator and ${this.workers.length} workers, of which ${there} are there; worker ${this.holder} holds the labels`;
+    const whose = this.holder === null ? "each has its own samples and labels" : `worker ${this.holder} holds the labels`;
+    const words = `The coordinator and ${this.workers.length} workers, of which ${there} are there; ${whose}`;
     this.svg.setAttribute("aria-label", words);
   }
 
@@ -106,7 +107,7 @@ export class Federation {
     if (this.moving || still.matches || document.hidden || !this.places?.length) return;
     this.moving = true;
     const holder = this.places[this.holder];
-    const others = this.places.filter((at) => at !== holder);
+    const others = holder ? this.places.filter((at) => at !== holder) : []; // without one nothing goes between workers
     const legs = [
       ["down", this.places.map((at) => straight(this.centre, at))],
       ["peer", others.map((at) => curved(at, this.bend(at, holder), holder))],
