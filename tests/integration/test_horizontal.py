@@ -1,13 +1,21 @@
 """A horizontal federation in real processes: plain PyTorch's gradients and steps, and what the attacks make of it."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from tests.integration.command_support import cafe, start
+from tests.integration.federation_support import Federation, assert_same_numbers
 from tests.support import assert_close, assert_same, run_in_processes, small_config
+from vfl.certs import make_certificates
+from vfl.config import load_config
+from vfl.doctor.findings import Level
+from vfl.doctor.main import examine_setup
+from vfl.doctor.setup import Setup
 from vfl.launch import run_federation
 from vfl.models.whole import state_dict, whole_model
 from vfl.observation import ModelTensors
@@ -170,3 +178,58 @@ def test_workers_that_withhold_are_left_out_of_the_average(tmp_path):
 def test_the_same_seed_gives_the_same_rounds(tmp_path):
     config = horizontal(training={"lr": 0.1})
     assert_same(*(run_in_processes(config, tmp_path / name) for name in ("a", "b")))
+
+
+CONFIG = """
+seed: 3
+data: {name: digits, samples: 90, test_samples: 20}
+federation: {kind: horizontal, workers: 2, batch_size: 10, rounds: 80, rejoin_timeout: 60, round_timeout: 60,
+  checkpoint_every: 20}
+model: {name: mlp, hidden: [16]}
+training: {optimizer: adam, lr: 0.001, evaluate_every: 40}
+transcript: true
+"""
+
+
+def test_a_killed_worker_and_a_killed_coordinator_change_no_number(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text(CONFIG)
+    done = cafe("run", config, "--out", tmp_path / "undisturbed", "--quiet")
+    assert done.returncode == 0, done.stderr
+    sliced = cafe("slice", config, "--out", tmp_path / "slices")
+    assert sliced.returncode == 0, sliced.stderr
+    federation = Federation(config, tmp_path / "out")
+    try:
+        files = [("--data", tmp_path / "slices" / f"worker-{worker}.safetensors") for worker in (0, 1)]
+        workers = [federation.worker(worker, *files[worker]) for worker in (0, 1)]
+        federation.reaches(5)
+        workers[1].kill()
+        federation.worker(1, *files[1])
+        federation.reaches(22)
+        federation.server.kill()
+        federation.server.wait(30)
+        federation.serve("--resume")
+        federation.finished()
+    finally:
+        federation.close()
+    summary = assert_same_numbers(federation.out, tmp_path / "undisturbed")
+    assert len(summary["disturbances"]) == 2
+    assert len(summary["train"]["evaluations"]) == 2
+
+
+def test_the_doctor_finds_all_well_over_tls_without_a_label_holder(tmp_path):
+    config = tmp_path / "run.yaml"
+    config.write_text(CONFIG)
+    make_certificates(tmp_path / "certs", 2)
+    (tmp_path / "certs" / "ca.key").unlink()
+    tls = ("--tls", tmp_path / "certs")
+    coordinator = start("doctor", config, "--wait", "--listen", "127.0.0.1:0", *tls, tag="doctor")
+    address = re.search(r"listening on (\S+),", coordinator.stderr.readline()).group(1)
+    for worker in (1, 0):
+        setup = Setup(load_config(config), "127.0.0.1:0", worker, address, tls=tmp_path / "certs", wait=True)
+        lines = [line for sheet in examine_setup(setup) for line in sheet.lines]
+        assert lines
+        assert all(line.level == Level.OK for line in lines), lines
+    said, words = coordinator.communicate(timeout=150)
+    assert coordinator.returncode == 0, said + words
+    assert "each with its own samples and their labels" in said
