@@ -124,8 +124,10 @@ def _notes(notes: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     for worker, own in enumerate(notes):
         for note in own:
             said.setdefault(note, []).append(worker)
-    return tuple(note if len(whom) == len(notes) else f"{_named(whom)}: {note}" for note, whom in said.items())
+    return tuple(f"{_named(whom, len(notes))}: {note}" for note, whom in said.items())
 
 
-def _named(workers: Sequence[int]) -> str:
+def _named(workers: Sequence[int], of_all: int) -> str:
+    if len(workers) == of_all > 1:
+        return "each worker"
     return f"worker{'s' * (len(workers) > 1)} {', '.join(map(str, workers))}"

@@ -39,7 +39,7 @@ def test_what_one_worker_kept_is_unknown_and_notes_say_whose_they_are():
     )
     assert found.slices[0].isnan().all(1).tolist() == [False, False, True, True, True]
     assert found.labels.tolist() == [0, 1, -1, -1, -1]
-    assert found.notes == ("same at both", "worker 0: its own")
+    assert found.notes == ("each worker: same at both", "worker 0: its own")
     assert found.rounds == (1, 2, 3)
 
 
