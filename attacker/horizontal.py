@@ -36,9 +36,10 @@ class Horizontal:
         self._attacks = [start(own) for own in settings_of(setting)]
 
     def observe(self, observation: Observation) -> None:
-        """Show each attack its worker's part of a round."""
+        """Show each attack its worker's part of a round, if the worker uploaded."""
         for attack, own in zip(self._attacks, observations_of(observation, self._shares), strict=True):
-            attack.observe(own)
+            if own.complete:
+                attack.observe(own)
 
     def recover(self, progress: Progress) -> Recovery:
         """Return what all of them recover; a worker whose attack has too few rounds loses nothing."""

@@ -97,7 +97,7 @@ def _table_scores(run: RunFolder, count: int) -> tuple[list[float | None], list[
 
 def _holds(run: RunFolder, count: int) -> list[str]:
     if run.runs:
-        return [f"samples {own.start} to {own.stop - 1}" for own in run.runs]
+        return [NOTHING if run.x is None else f"samples {own.start} to {own.stop - 1}" for own in run.runs]
     if run.boxes:
         return [slice_words(box) for box in run.boxes]
     columns = column_scores(run)

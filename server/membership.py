@@ -224,7 +224,7 @@ class Membership:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"worker {request.worker} reports {request.classes} classes, but the label holder is worker "
                 f"{self._label_holder} and needs two or more, the others none: "
-                f"is federation.label_holder the same everywhere?",
+                f"are federation.kind and federation.label_holder the same everywhere?",
             )
 
     def _check_whole(self, request: JoinRequest) -> None:

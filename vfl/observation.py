@@ -33,6 +33,11 @@ class ModelTensors:
     bottoms: tuple[Tensors, ...]
     top: Tensors
 
+    @property
+    def complete(self) -> bool:
+        """Whether nobody's tensors are missing."""
+        return all((*self.bottoms, self.top))
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -49,9 +54,13 @@ class Observation:
 
     @property
     def complete(self) -> bool:
-        """Whether all workers uploaded; attacks are shown complete rounds only."""
-        parts = self.uploads or (self.gradients,)
-        return all(tensors for part in parts for tensors in (*part.bottoms, part.top))
+        """Whether all workers uploaded."""
+        return all(part.complete for part in self.uploads or (self.gradients,))
+
+    @property
+    def shown(self) -> bool:
+        """Whether attacks are shown it: if all uploaded; in a horizontal federation what some uploaded."""
+        return any(part.complete for part in self.uploads or (self.gradients,))
 
 
 @dataclass(frozen=True)

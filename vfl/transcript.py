@@ -146,7 +146,11 @@ def read_round(
     if not setting.shares:
         return Observation(*about_round, _nested(tensors, len(setting.boxes)))
     uploads = tuple(_nested(without_prefix(f"{worker}.", tensors), 1) for worker in range(setting.workers))
-    return Observation(*about_round, averaged(uploads, [*map(len, own_rows(indices, setting.shares))]), uploads)
+    try:
+        gradients = averaged(uploads, [*map(len, own_rows(indices, setting.shares))])
+    except (KeyError, RuntimeError, ZeroDivisionError):
+        raise DamagedError(f"{path} holds uploads that do not fit each other") from None
+    return Observation(*about_round, gradients, uploads)
 
 
 def read_parameters(path: Path, setting: Setting, checked: bool = False) -> ModelTensors:

@@ -71,6 +71,12 @@ def test_each_attack_sees_a_federation_of_one():
     assert all(own.setting.workers == 1 and not own.setting.shares for own in started)
     assert [own.rounds[0].indices.tolist() for own in started] == [[1, 0], [2, 0]]
     assert [own.rounds[0].gradients for own in started] == list(uploads)
+    withheld = ModelTensors(({},), {})
+    half = Observation(2, torch.tensor([0, 1, 2, 3]), 1, uploads[0], uploads[0], (uploads[0], withheld))
+    assert half.shown
+    assert not half.complete
+    attack.observe(half)
+    assert [len(own.rounds) for own in started] == [2, 1]  # who withholds is alone protected by it
     steps = []
     attack.recover(lambda *step: steps.append(step))
     assert steps == [("worker 0: looking", 1, 1), ("worker 1: looking", 1, 1)]
