@@ -112,7 +112,10 @@ class Coordinator:
             check_held(self._resumed, self._held)
         fewest = min(members, key=lambda member: member.samples)  # of the same in a vertical federation
         if self._federation.batch_size > fewest.samples:
-            size, whose = self._federation.batch_size, f" of worker {fewest.worker}" * self._federation.horizontal
+            size, whose = (
+                self._federation.batch_size,
+                f" of worker {fewest.worker}" if self._federation.horizontal else "",
+            )
             raise UserError(f"federation.batch_size: {size} is more than the {fewest.samples} samples{whose}")
         self._test_shares = tuple(member.test_samples for member in members)
         if self._config.training.evaluate_every and not any(self._test_shares):

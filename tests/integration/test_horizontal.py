@@ -8,9 +8,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from report.main import write_report
 from tests.integration.command_support import cafe, start
 from tests.integration.federation_support import Federation, assert_same_numbers
+from tests.report.made import Page
 from tests.support import assert_close, assert_same, run_in_processes, small_config
+from ui.watch import Watch
 from vfl.certs import make_certificates
 from vfl.config import load_config
 from vfl.doctor.findings import Level
@@ -127,6 +130,20 @@ def test_a_transcript_has_each_workers_uploads_and_is_attacked_offline(attacked,
     attack_transcript(recorded, config, tmp_path)
     with np.load(out / "recovered.npz") as live, np.load(tmp_path / "recovered.npz") as offline:
         np.testing.assert_allclose(offline["x"], live["x"], atol=1e-5)
+
+
+def test_report_and_live_page_know_no_slices_and_no_label_holder(attacked):
+    _, _, out = attacked
+    page = Page(write_report(out).read_text(encoding="utf-8"))
+    assert "3 workers (horizontal)" in page.text
+    for first in (0, 8, 16):
+        assert f"samples {first} to {first + 7}" in page.text
+    assert not any(words in page.text for words in ("rows 0 to", "part of the image", "label holder"))
+    watch = Watch(out)
+    watch.refresh()
+    run = json.loads(watch.text)
+    assert run["run"]["label_holder"] is None
+    assert len(run["workers"]) == 3
 
 
 def test_exact_follows_samples_while_the_model_learns(tmp_path):
