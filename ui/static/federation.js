@@ -113,7 +113,7 @@ export class Federation {
       ["peer", others.map((at) => curved(at, this.bend(at, holder), holder))],
       ["peer", others.map((at) => curved(holder, this.bend(at, holder), at))],
       ["up", this.places.map((at) => straight(at, this.centre))],
-    ];
+    ].filter(([, paths]) => paths.length);
     let began = null; // on the clock of the frames, which runs a little behind
     const circles = new Map();
     const frame = (now) => {
