@@ -62,9 +62,15 @@ attacks: Registry[AttackPlugin] = Registry(
 
 def start_attack(section: PluginSection, setting: Setting) -> Attack:
     """Start the attack that a config names; what goes wrong inside a plug-in of somebody else bears its name."""
+    from attacker.horizontal import Horizontal  # which is an attack itself
+
     plugin = attacks.build(section)
-    with attacks.guard(section.name, plugin, "start"):
-        return _Named(section.name, plugin, plugin.start(setting))
+
+    def start(seen: Setting) -> Attack:
+        with attacks.guard(section.name, plugin, "start"):
+            return _Named(section.name, plugin, plugin.start(seen))
+
+    return Horizontal(setting, start) if setting.shares else start(setting)
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportEvaluation(self, request, context):
-        """What the label holder counted on test samples.
+        """What the label holder counted on test samples; in a horizontal federation each worker on its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -85,8 +85,12 @@ def setting_line(summary: dict[str, Any]) -> list[str]:
     """Say in a few words what was run."""
     config = summary["config"]
     names = {part: (config.get(part) or {}).get("name", "?") for part in ("data", "model", "attack")}
-    counts = [f"{summary.get('workers')} workers", f"{summary['samples']} samples" if summary.get("samples") else ""]
-    counts.append(f"{summary.get('rounds')} rounds of {summary.get('batch_size')}")
+    kind = " (horizontal)" if summary.get("shares") else ""
+    counts = [
+        f"{summary.get('workers')} workers{kind}",
+        f"{summary['samples']} samples" if summary.get("samples") else "",
+    ]
+    counts.append(f"{summary.get('rounds')} rounds of {summary.get('batch_size')}{' each' if kind else ''}")
     parts = [f"data {names['data']}", *counts, f"model {names['model']}", f"attack {names['attack']}"]
     parts += [f"defence {defence_words(config.get('defence'))}", f"seed {summary.get('seed')}"]
     return [part for part in parts if part]

@@ -3,6 +3,7 @@
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -69,9 +70,14 @@ class RunFolder:
     @cached_property
     def boxes(self) -> list[Box]:
         """Return each worker's part of an image; a table's columns say themselves who holds them."""
-        if self.x is None or self.kind != "image":
+        if self.x is None or self.kind != "image" or self.runs:
             return []
         return partition(self.x.shape[1:], self.holders, self.summary["config"]["federation"].get("slices"))
+
+    @property
+    def runs(self) -> list[slice]:
+        """Return which samples each worker of a horizontal federation holds; none in a vertical one."""
+        return [slice(*ends) for ends in pairwise(accumulate(self.summary.get("shares") or (), initial=0))]
 
     @property
     def holders(self) -> int:

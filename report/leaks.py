@@ -113,7 +113,7 @@ def certificate_histogram(run: RunFolder) -> Plot | None:
 
 def leak_map(run: RunFolder) -> Plot | None:
     """Return the mean PSNR of every pixel over the images, with the workers' slices."""
-    if run.psnr is None or run.x is None or run.truth is None:
+    if run.psnr is None or run.x is None or run.truth is None or run.runs:
         return None
     error = np.clip(run.x.astype(np.float64), 0, 1) - run.truth
     with np.errstate(divide="ignore"):

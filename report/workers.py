@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from report.facts import NOTHING
 from report.folder import RunFolder
 from report.leaks import slice_psnr
 from report.tables import column_scores
-from vfl.metrics import PSNR_CAP
+from vfl.metrics import PSNR_CAP, exact_rows
 from vfl.partition import Box
 
 MOST_NAMES = 6
@@ -36,9 +37,9 @@ class WorkerTable:
 def worker_table(run: RunFolder) -> WorkerTable:
     """Return what leaked of each worker's part, and what else is known of it."""
     count = run.holders
-    shares, scores = _table_scores(run, count) if run.kind == "table" else _image_scores(run, count)
+    title, shares, scores = _samples_scores(run) if run.runs else _part_scores(run, count)
     columns = {
-        "mean score" if run.kind == "table" else "PSNR of its part": scores,
+        title: scores,
         "holds": _holds(run, count),
         "certificate, median": _certificates(run, count),
         "rounds that look altered": _each(count, _altered(run)),
@@ -59,6 +60,25 @@ def _each(count: int, text: Callable[[int], str | None]) -> list[str]:
     return [text(worker) or NOTHING for worker in range(count)]
 
 
+def _part_scores(run: RunFolder, count: int) -> tuple[str, list[float | None], list[str]]:
+    """Return how well each worker's part of the samples was recovered."""
+    if run.kind == "table":
+        return "mean score", *_table_scores(run, count)
+    return "PSNR of its part", *_image_scores(run, count)
+
+
+def _samples_scores(run: RunFolder) -> tuple[str, list[float | None], list[str]]:
+    """Return how well each worker's own samples were recovered."""
+    if run.psnr is not None:
+        means = [float(run.psnr[own].mean()) for own in run.runs]
+        return "PSNR of its images", [max(0.0, mean) / PSNR_CAP for mean in means], [f"{mean:.1f} dB" for mean in means]
+    if run.x is None or run.truth is None:
+        return "", [None] * len(run.runs), [NOTHING] * len(run.runs)
+    right = exact_rows(torch.tensor(run.x), torch.tensor(run.truth)).float()
+    rows = [float(right[own].mean()) for own in run.runs]
+    return "rows rebuilt", [*rows], [f"{share:.0%}" for share in rows]
+
+
 def _image_scores(run: RunFolder, count: int) -> tuple[list[float | None], list[str]]:
     if run.psnr is None:
         return [None] * count, [NOTHING] * count
@@ -76,6 +96,8 @@ def _table_scores(run: RunFolder, count: int) -> tuple[list[float | None], list[
 
 
 def _holds(run: RunFolder, count: int) -> list[str]:
+    if run.runs:
+        return [NOTHING if run.x is None else f"samples {own.start} to {own.stop - 1}" for own in run.runs]
     if run.boxes:
         return [slice_words(box) for box in run.boxes]
     columns = column_scores(run)
@@ -89,9 +111,10 @@ def _holds(run: RunFolder, count: int) -> list[str]:
 
 def _certificates(run: RunFolder, count: int) -> list[str]:
     found = run.arrays.get("certificates")
-    if found is None or found.ndim != 2 or found.shape[1] != count:
+    if found is None or found.ndim != 2 or (found.shape[1] != count and not run.runs):
         return [NOTHING] * count
-    known = [own[np.isfinite(own)] for own in found.T]
+    each = [found[own, 0] for own in run.runs] or found.T
+    known = [own[np.isfinite(own)] for own in each]
     return [f"{np.median(own):.1e}" if len(own) else NOTHING for own in known]
 
 

@@ -156,7 +156,7 @@ class _Attending:
 
     def __init__(self, begin: Begin, messages: _Messages) -> None:
         self._messages = messages
-        self._workers = begin.setting.workers
+        self._setting = begin.setting
         self._attack = Witness(start_attack(begin.attack, begin.setting))
         self._observers: list[Callable[[Observation], None]] = [self._attack.observe]
         if begin.snapshots:
@@ -195,8 +195,8 @@ class _Attending:
 
     def _read(self, shown: Shown) -> Observation:
         if shown.parameters is not None:
-            self._parameters = read_parameters(shown.parameters, self._workers)
-        observation = read_round(shown.round, self._workers, lambda _version: self._parameters)
+            self._parameters = read_parameters(shown.parameters, self._setting)
+        observation = read_round(shown.round, self._setting, lambda _version: self._parameters)
         if shown.discard:
             for path in filter(None, (shown.round, shown.parameters)):
                 path.unlink()

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -21,19 +21,22 @@ from protos.codec import announce, raw_bytes
 from protos.coordinator_pb2 import Abort, End, Evaluation, Order, Purpose, Round, Start, Trouble
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from server.checkpoint import Checkpoints, State, holding, of_record
+from server.counting import Counting
 from server.disturbances import Disturbances, DisturbedError, WorkerLeftError, in_trouble
-from server.inbox import Inbox
+from server.inbox import Inbox, Upload
 from server.membership import Member, Membership, RefusedError
 from server.parameters import Parameters, gradients_of_round
 from server.resume import Resumed, check_drawn, check_held
-from server.schedule import Drawn, batches
+from server.schedule import Drawn, batches_of
 from server.stopping import no_longer_improves
 from server.watching import Observer, Watching
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
 from vfl.journal import Journal
-from vfl.observation import Observation, Setting
+from vfl.observation import Observation, Setting, averaged
+from vfl.partition import Box
 from vfl.results import Evaluated, Record
+from vfl.shares import own_rows
 
 EVALUATION_BATCH = 256
 
@@ -67,7 +70,7 @@ class Coordinator:
         before = resumed.state if resumed else None
         self.membership = Membership(
             self._federation.workers,
-            self._federation.label_holder,
+            self._federation.holder,
             self._left,
             returning=rejoin_timeout > 0,
             on_joined=self._joined,
@@ -88,9 +91,11 @@ class Coordinator:
         self._going_on = asyncio.Event()
         self._going_on.set()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._evaluation: asyncio.Future[Evaluation] | None = None
-        self._evaluating = Round()
-        self._test_samples = self._evaluation_batches = 0
+        self._counting: Counting | None = None
+        self._shares: tuple[int, ...] = ()
+        self._test_shares: tuple[int, ...] = ()
+        """How many test samples each worker holds: all of them the same ones, or in a horizontal federation others."""
+        self._evaluation_batches = 0
         self._started = self._ending = False
         self._process = psutil.Process()
 
@@ -105,24 +110,33 @@ class Coordinator:
         self._held = tuple(map(holding, members))
         if self._resumed is not None:
             check_held(self._resumed, self._held)
-        samples = members[0].samples
-        if self._federation.batch_size > samples:
-            size = self._federation.batch_size
-            raise UserError(f"federation.batch_size: {size} is more than the {samples} samples")
-        self._test_samples = members[0].test_samples
-        if self._config.training.evaluate_every and not self._test_samples:
+        fewest = min(members, key=lambda member: member.samples)  # of the same in a vertical federation
+        if self._federation.batch_size > fewest.samples:
+            size, whose = (
+                self._federation.batch_size,
+                f" of worker {fewest.worker}" if self._federation.horizontal else "",
+            )
+            raise UserError(f"federation.batch_size: {size} is more than the {fewest.samples} samples{whose}")
+        self._test_shares = tuple(member.test_samples for member in members)
+        if self._config.training.evaluate_every and not any(self._test_shares):
             raise UserError("training.evaluate_every: the workers hold no test samples to evaluate on")
+        boxes: tuple[Box, ...] = tuple(member.box for member in members if not member.box.empty)
+        samples = most = members[0].samples
+        if self._federation.horizontal:
+            self._shares, boxes = tuple(member.samples for member in members), boxes[:1]
+            samples, most = sum(self._shares), max(self._shares)
         return Setting(
             model=self._config.model,
-            boxes=tuple(member.box for member in members if not member.box.empty),
+            boxes=boxes,
             classes=members[self._federation.label_holder].classes,
             samples=samples,
             batch_size=self._federation.batch_size,
             schedule=self._federation.schedule,
-            rounds=self._federation.planned_rounds(samples),
+            rounds=self._federation.planned_rounds(most),
             frozen=self._config.training.frozen,
             seed=self._config.seed,
             device=self._config.device,
+            shares=self._shares,
         )
 
     async def conduct(self, setting: Setting, observer: Observer) -> None:
@@ -179,7 +193,7 @@ class Coordinator:
 
     def _batches(self, setting: Setting) -> Iterator[tuple[int, Tensor]]:
         """Return the batches of the rounds that are left, and their numbers."""
-        drawn = batches(setting.schedule, setting.samples, setting.batch_size, setting.rounds, setting.seed)
+        drawn = batches_of(setting)
         for indices in islice(drawn, self.record.rounds):
             self._drawn.add(indices)
         if self._resumed is not None:
@@ -267,21 +281,12 @@ class Coordinator:
         self._fail(InterruptedRunError("stopped before the end"))
 
     def evaluated(self, member: Member, evaluation: Evaluation) -> None:
-        """Take what the label holder counted."""
+        """Take what a worker counted on test samples."""
         if evaluation.run_id != self.run_id:
             raise RefusedError(grpc.StatusCode.ABORTED, "that evaluation was begun anew")
-        asked = self._evaluation
-        if asked is None or asked.done() or evaluation.round != self._evaluating.round:
+        if self._counting is None:
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "no evaluation of that number is on")
-        if member.worker != self._federation.label_holder:
-            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, f"worker {member.worker} is not the label holder")
-        total = len(self._evaluating.indices)
-        if evaluation.total != total or evaluation.correct > total:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"{evaluation.correct} of {evaluation.total} right, expected of {total}",
-            )
-        asked.set_result(evaluation)
+        self._counting.put(member.worker, evaluation)
 
     def troubled(self, member: Member, trouble: Trouble) -> None:
         """Hear that a worker cannot go on, with the round or with the run."""
@@ -311,7 +316,7 @@ class Coordinator:
             run_id=self.run_id,
             workers=self._federation.workers,
             label_holder=holder,
-            label_holder_address=members[holder].address,
+            label_holder_address="" if self._federation.horizontal else members[holder].address,
             classes=members[holder].classes,
             output_widths=parameters.output_widths,
         )
@@ -319,10 +324,11 @@ class Coordinator:
             member.send(Order(start=start))
 
     def _begin(self, number: int, indices: Tensor, parameters: Parameters) -> "_Begun":
-        holder = self._federation.label_holder
+        holder = self._federation.holder
         expected = {w: parameters.expected_from(w, holder) for w in range(self._federation.workers)}
         self.inboxes[number] = inbox = Inbox(number, expected, holder)
-        self._order(number, Purpose.PURPOSE_TRAIN, indices, parameters)
+        rows = own_rows(indices, self._shares) if self._shares else [indices] * self._federation.workers
+        self._order(number, Purpose.PURPOSE_TRAIN, dict(enumerate(rows)), parameters)
         return _Begun(number, indices, inbox)
 
     async def _undisturbed(self, do: Callable[[], Awaitable[None]], parameters: Parameters) -> None:
@@ -366,9 +372,7 @@ class Coordinator:
     def _finish(self, begun: "_Begun", parameters: Parameters) -> Observation:
         number, inbox = begun.number, begun.inbox
         del self.inboxes[number]
-        uploads, holder = inbox.uploads, self._federation.label_holder
-        bottoms = len(parameters.current.bottoms)
-        gradients = gradients_of_round({w: upload.gradients for w, upload in uploads.items()}, bottoms, holder)
+        uploads = inbox.uploads
         self.record.bytes_raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
         # Between the workers: each output to the label holder, and a gradient of the same size back.
         self.record.bytes_raw += 2 * 4 * len(begun.indices) * self._peers_outputs(parameters)
@@ -378,36 +382,50 @@ class Coordinator:
                 self._journal.worker(worker, "withheld")
                 if self._federation.when_withheld == "end":
                     self.record.ended = f"worker {worker} withheld its upload for round {number}: {upload.withheld}"
-        loss = uploads[holder].loss
-        assert loss is not None
-        self.record.losses.append(loss)
-        return Observation(number, begun.indices, parameters.version, parameters.current, gradients)
+        return self._seen(begun, uploads, parameters)
+
+    def _seen(self, begun: "_Begun", uploads: Mapping[int, Upload], parameters: Parameters) -> Observation:
+        """Return a round as it reached the coordinator, and note its loss."""
+        given = {worker: upload.gradients for worker, upload in uploads.items()}
+        losses = {worker: upload.loss for worker, upload in uploads.items() if upload.loss is not None}
+        about = (begun.number, begun.indices, parameters.version, parameters.current)
+        if not self._shares:
+            holder = self._federation.label_holder
+            self.record.losses.append(losses[holder])
+            return Observation(*about, gradients_of_round(given, len(parameters.current.bottoms), holder))
+        sizes = list(map(len, own_rows(begun.indices, self._shares)))
+        self.record.losses.append(sum(size * losses[w] for w, size in enumerate(sizes)) / len(begun.indices))
+        own = tuple(gradients_of_round({0: given[worker]}, 1, 0) for worker in range(len(sizes)))
+        return Observation(*about, averaged(own, sizes), own)
 
     async def _evaluate(self, setting: Setting, parameters: Parameters) -> None:
         """Let the workers count on the test samples, if there are any and they have not just done so."""
-        samples = self._test_samples
+        samples = sum(self._test_shares) if self._shares else self._test_shares[0]
         if not samples or self.record.last_evaluation:
             return
         correct, loss = 0, 0.0
-        for indices in torch.arange(samples).split(EVALUATION_BATCH):
+        for start in range(0, max(self._test_shares), EVALUATION_BATCH):
             # Numbers beyond the training rounds': at the label holder no output is taken for another round's.
             self._evaluation_batches += 1
             number = setting.rounds + self._evaluation_batches
-            await self._undisturbed(partial(self._counted, number, indices, parameters), parameters)
-            self.record.bytes_raw += 4 * len(indices) * self._peers_outputs(parameters)
-            assert self._evaluation is not None
-            correct += self._evaluation.result().correct
-            loss += self._evaluation.result().loss_sum
+            batches = {w: torch.arange(n)[start : start + EVALUATION_BATCH] for w, n in enumerate(self._test_shares)}
+            rows = {worker: batch for worker, batch in batches.items() if len(batch)}
+            await self._undisturbed(partial(self._counted, number, rows, parameters), parameters)
+            self.record.bytes_raw += 4 * max(map(len, rows.values())) * self._peers_outputs(parameters)
+            assert self._counting is not None
+            correct += self._counting.correct
+            loss += self._counting.loss_sum
         self.record.evaluations.append(Evaluated(self.record.rounds, loss / samples, correct / samples))
         self._journal.evaluation(self.record.rounds, loss / samples, correct / samples)
 
-    async def _counted(self, number: int, indices: Tensor, parameters: Parameters) -> None:
+    async def _counted(self, number: int, rows: Mapping[int, Tensor], parameters: Parameters) -> None:
         """Have a batch of test samples counted."""
         timeout = self._federation.round_timeout
-        self._evaluation = asyncio.get_running_loop().create_future()
-        self._evaluating = self._order(number, Purpose.PURPOSE_EVALUATE, indices, parameters)
+        totals = {worker: len(own) for worker, own in rows.items() if self._federation.holds_labels(worker)}
+        self._counting = counting = Counting(number, totals)
+        self._order(number, Purpose.PURPOSE_EVALUATE, rows, parameters)
         await self._or_failure(
-            self._evaluation, timeout, lambda: f"no evaluation came in {timeout:g} s", self._disturbances.happened
+            counting.done, timeout, lambda: f"no evaluation came in {timeout:g} s", self._disturbances.happened
         )
 
     def _has_converged(self) -> bool:
@@ -421,17 +439,21 @@ class Coordinator:
         holder = self._federation.label_holder
         return sum(width for worker, width in enumerate(parameters.output_widths) if worker != holder)
 
-    def _order(self, number: int, purpose: Purpose, indices: Tensor, parameters: Parameters) -> Round:
-        play = Round(round=number, purpose=purpose, parameters_version=parameters.version, indices=indices.tolist())
+    def _order(self, number: int, purpose: Purpose, rows: Mapping[int, Tensor], parameters: Parameters) -> None:
+        """Tell each worker that has rows to play a round on them."""
+        named = {worker: own.tolist() for worker, own in rows.items()}
         for member in self.membership:
+            if member.worker not in named:
+                continue
             if member.parameters_version != parameters.version:
-                tensors = parameters.expected_from(member.worker, self._federation.label_holder)
+                tensors = parameters.expected_from(member.worker, self._federation.holder)
                 announced = ParametersOrder(version=parameters.version, bundle=announce(tensors))
                 member.send_tensors(Order(parameters=announced), tensors)
                 member.parameters_version = parameters.version
                 self.record.bytes_raw += raw_bytes(tensors.values())
+            play = Round(round=number, purpose=purpose, parameters_version=parameters.version)
+            play.indices.extend(named[member.worker])
             member.send(Order(round=play))
-        return play
 
     def _joined(self, member: Member) -> None:
         self._journal.worker(member.worker, "rejoined" if member.generation else "joined")

@@ -29,7 +29,8 @@ class Upload:
 class Inbox:
     """Collects the uploads of one round. `expected` holds, for each worker, tensors of the right names and shapes."""
 
-    def __init__(self, number: int, expected: Mapping[int, Tensors], label_holder: int) -> None:
+    def __init__(self, number: int, expected: Mapping[int, Tensors], label_holder: int | None) -> None:
+        """Begin without uploads; a loss comes with the label holder's, or with each if there is none."""
         self.number = number
         self._expected, self._label_holder = expected, label_holder
         self._uploads: dict[int, Upload] = {}
@@ -65,11 +66,9 @@ class Inbox:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} {problem}: is its model the coordinator's?"
             )
-        if (worker == self._label_holder) != header.HasField("loss"):
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {worker}: the loss comes from the label holder, and only from it",
-            )
+        if (self._label_holder in (None, worker)) != header.HasField("loss"):
+            rule = "from the label holder, and only from it" if self._label_holder is not None else "from each worker"
+            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker}: the loss comes {rule}")
         if not math.isfinite(header.loss):
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,

@@ -214,7 +214,7 @@ async def _federate(
         def observe(observation: Observation) -> None:
             if recorder is not None:
                 recorder.observe(observation)
-            if observation.complete:
+            if observation.shown:
                 show_attack(observation)
 
         await coordinator.conduct(run.setting, observe)

@@ -69,7 +69,7 @@ class Membership:
     def __init__(
         self,
         workers: int,
-        label_holder: int,
+        label_holder: int | None,
         on_left: Callable[[Member], None],
         returning: bool = False,
         on_joined: Callable[[Member], None] = lambda _: None,
@@ -77,6 +77,7 @@ class Membership:
     ) -> None:
         """Begin without members; `returning` says whether one may come back after the start.
 
+        Without a label holder the federation is horizontal: each worker has labels, and samples of its own.
         `generations` says how often each has, if the run began long ago and is resumed.
         """
         self._workers, self._label_holder = workers, label_holder
@@ -210,6 +211,9 @@ class Membership:
         problem = _box(request).problem()
         if problem:
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"the slice of worker {request.worker} {problem}")
+        if self._label_holder is None:
+            self._check_whole(request)
+            return
         if _box(request).empty and not request.worker == self._label_holder == self._workers - 1:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
@@ -220,7 +224,16 @@ class Membership:
                 grpc.StatusCode.INVALID_ARGUMENT,
                 f"worker {request.worker} reports {request.classes} classes, but the label holder is worker "
                 f"{self._label_holder} and needs two or more, the others none: "
-                f"is federation.label_holder the same everywhere?",
+                f"are federation.kind and federation.label_holder the same everywhere?",
+            )
+
+    def _check_whole(self, request: JoinRequest) -> None:
+        if _box(request) != Box.all(tuple(request.slice.sample_shape)) or request.classes < 2:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"worker {request.worker} holds {tuple(request.slice.start)} to {tuple(request.slice.stop)} of samples "
+                f"of shape {tuple(request.slice.sample_shape)} and {request.classes} classes, but in a horizontal "
+                f"federation each holds whole samples and their labels: is federation.kind the same everywhere?",
             )
 
     def _check_against_others(self, member: Member) -> None:
@@ -228,6 +241,11 @@ class Membership:
             if other.worker == member.worker:
                 continue
             who = f"worker {member.worker}"
+            if self._label_holder is None:
+                misfit = _other_samples_problem(member, other)
+                if misfit:
+                    raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, misfit)
+                continue
             if (member.samples, member.test_samples) != (other.samples, other.test_samples):
                 problem = (
                     f"{who} holds {member.samples} samples and {member.test_samples} test samples, "
@@ -244,7 +262,7 @@ class Membership:
             else:
                 continue
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, problem)
-        if set(self.missing) <= {member.worker}:
+        if self._label_holder is not None and set(self.missing) <= {member.worker}:
             boxes = {other.worker: other.box for other in self} | {member.worker: member.box}
             misfit = tiling_problem([boxes[worker] for worker in range(self._workers) if not boxes[worker].empty])
             if misfit:
@@ -259,6 +277,17 @@ class Membership:
                 f"worker {member.worker} does not hold what it held when the run began "
                 f"(samples, their ids, its slice, or the classes): start it with the same data",
             )
+
+
+def _other_samples_problem(member: Member, other: Member) -> str | None:
+    """Return why two workers of a horizontal federation do not fit together, or None when they do."""
+    who = f"worker {member.worker}"
+    if (member.box, member.classes) != (other.box, other.classes):
+        theirs = f"worker {other.worker} of shape {other.box.sample_shape} and {other.classes}"
+        return f"{who} holds samples of shape {member.box.sample_shape} and {member.classes} classes, {theirs}"
+    if member.ids_digest == other.ids_digest:
+        return f"{who} holds the very samples of worker {other.worker} (the digests of their ids are equal)"
+    return None
 
 
 def _held(member: Member) -> tuple[object, ...]:

@@ -22,7 +22,7 @@ def attack_transcript(recorded: Transcript, config: RunConfig, folder: Path) -> 
     journal.state("attacking")
     try:
         for done, observation in enumerate(recorded, start=1):
-            if observation.complete:
+            if observation.shown:
                 running.observe(observation)
             journal.step("observing", done, recorded.rounds)
         recover(config, setting, running, Record(rounds=recorded.rounds), folder, journal)

@@ -30,8 +30,13 @@ class Parameters:
         self.version = 1
         self.current = self._snapshot()
 
-    def expected_from(self, worker: int, label_holder: int) -> Tensors:
-        """Return what a worker receives and what it uploads: its bottom model, for the label holder the top too."""
+    def expected_from(self, worker: int, label_holder: int | None) -> Tensors:
+        """Return what a worker receives and what it uploads: its bottom model, for the label holder the top too.
+
+        Without a label holder it is the one bottom model and the top, for each worker of a horizontal federation.
+        """
+        if label_holder is None:
+            return with_prefix(BOTTOM, self.current.bottoms[0]) | with_prefix(TOP, self.current.top)
         without_features = worker == len(self.current.bottoms)  # a label holder with nothing but the labels is the last
         tensors = {} if without_features else with_prefix(BOTTOM, self.current.bottoms[worker])
         if worker == label_holder:
@@ -40,8 +45,7 @@ class Parameters:
 
     def rate(self, number: int) -> float:
         """Return the learning rate of a round."""
-        epoch = -(-self._setting.samples // self._setting.batch_size)
-        return learning_rate(self._training, number, self._setting.rounds, epoch)
+        return learning_rate(self._training, number, self._setting.rounds, self._setting.rounds_per_epoch)
 
     def update(self, number: int, gradients: ModelTensors) -> None:
         """Take a round's optimiser step, none at rate 0; parameters without a gradient stay as they are."""

@@ -92,7 +92,7 @@ def show_again(resumed: Resumed, observer: Observer) -> None:
     """Show an attack the rounds that it had seen; from the same rounds it comes to the same numbers."""
     if resumed.transcript is not None:
         for observation in Transcript(resumed.transcript):
-            if observation.complete:
+            if observation.shown:
                 observer(observation)
 
 

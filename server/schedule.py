@@ -7,16 +7,29 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from vfl.observation import Setting
 from vfl.seeds import generator
+from vfl.shares import joint_indices
 
 CANDIDATES = 64
 """How many ways to divide an epoch the orthogonal schedule looks at."""
 
 
-def batches(schedule: str, samples: int, batch_size: int, rounds: int, seed: int) -> Iterator[Tensor]:
-    """Draw the batch indices of so many rounds."""
+def batches_of(setting: Setting) -> Iterator[Tensor]:
+    """Draw the batches of a run; in a horizontal federation each is made of a batch of every worker's own samples."""
+    about = (setting.batch_size, setting.rounds, setting.seed)
+    if not setting.shares:
+        yield from batches(setting.schedule, setting.samples, *about)
+        return
+    each = [batches(setting.schedule, share, *about, worker) for worker, share in enumerate(setting.shares)]
+    for rows in zip(*each, strict=True):
+        yield joint_indices(rows, setting.shares)
+
+
+def batches(schedule: str, samples: int, batch_size: int, rounds: int, seed: int, worker: int = 0) -> Iterator[Tensor]:
+    """Draw the batch indices of so many rounds; `worker` says whose, where each has its own."""
     draw = {"epochs": _epochs, "uniform": _uniform, "orthogonal": _orthogonal}[schedule]
-    yield from draw(samples, min(batch_size, samples), rounds, seed)
+    yield from draw(samples, min(batch_size, samples), rounds, generator(seed, "schedule", worker))
 
 
 class Drawn:
@@ -33,9 +46,8 @@ class Drawn:
         return self._digest.hexdigest()
 
 
-def _epochs(samples: int, batch_size: int, rounds: int, seed: int) -> Iterator[Tensor]:
+def _epochs(samples: int, batch_size: int, rounds: int, random: torch.Generator) -> Iterator[Tensor]:
     """Each epoch a permutation, cut into batches; the last one may be short."""
-    random = generator(seed, "schedule")
     drawn = 0
     while drawn < rounds:
         for batch in torch.randperm(samples, generator=random).split(batch_size):
@@ -45,14 +57,13 @@ def _epochs(samples: int, batch_size: int, rounds: int, seed: int) -> Iterator[T
             drawn += 1
 
 
-def _uniform(samples: int, batch_size: int, rounds: int, seed: int) -> Iterator[Tensor]:
+def _uniform(samples: int, batch_size: int, rounds: int, random: torch.Generator) -> Iterator[Tensor]:
     """The paper's: each round K of the N samples, all subsets equally likely."""
-    random = generator(seed, "schedule")
     for _ in range(rounds):
         yield torch.randperm(samples, generator=random)[:batch_size]
 
 
-def _orthogonal(samples: int, batch_size: int, rounds: int, seed: int) -> Iterator[Tensor]:
+def _orthogonal(samples: int, batch_size: int, rounds: int, random: torch.Generator) -> Iterator[Tensor]:
     """Epochs of batches that share as few samples as possible: what a coordinator that wants to know would choose.
 
     The samples, shuffled once, fill a table of B rows (the first epoch's batches) and K columns. The second epoch takes
@@ -60,7 +71,6 @@ def _orthogonal(samples: int, batch_size: int, rounds: int, seed: int) -> Iterat
     as columns (N >= K^2). Where there are fewer, each later epoch takes, of many diagonals and a few permutations, the
     one that leaves the fewest pairs of samples together in all their batches.
     """
-    random = generator(seed, "schedule")
     shuffled = torch.randperm(samples, generator=random)
     rows = -(-samples // batch_size)
     place = torch.arange(samples)

@@ -116,7 +116,8 @@ class Shelf:
             return None
         slot = min(self._free)
         if not self._places.recorded and not _slot_file(self._places.slots, slot).exists():
-            needed = 2 * (_size(observation.gradients) + _size(observation.parameters))
+            seen = observation.uploads or (observation.gradients,)
+            needed = 2 * (sum(map(_size, seen)) + _size(observation.parameters))
             if shutil.disk_usage(self._places.slots).free < needed:
                 return None
         self._free.remove(slot)

@@ -25,6 +25,7 @@ class Section(BaseModel):
 class FederationConfig(Section):
     """Who takes part, which batches are drawn, how long anybody waits."""
 
+    kind: Literal["vertical", "horizontal"] = "vertical"
     workers: int = Field(4, ge=1, le=1024)
     batch_size: int = Field(ge=1)
     epochs: int | None = Field(None, ge=1)
@@ -44,6 +45,8 @@ class FederationConfig(Section):
     def _consistent(self) -> "FederationConfig":
         if (self.epochs is None) == (self.rounds is None):
             raise ValueError("give either epochs or rounds, and not both")
+        if self.horizontal:
+            self._whole_samples()
         if self.label_holder >= self.workers:
             raise ValueError(f"label_holder is {self.label_holder}, but the workers are 0 to {self.workers - 1}")
         if not self.label_holder_features and not self.label_holder == self.workers - 1 > 0:
@@ -55,6 +58,15 @@ class FederationConfig(Section):
             raise ValueError(f"slices lists {len(self.slices)} slices for {self.feature_holders} workers with features")
         return self
 
+    def _whole_samples(self) -> None:
+        if self.slices is not None:
+            raise ValueError("slices: the workers of a horizontal federation hold whole samples; leave it out")
+        for key in ("label_holder", "label_holder_features"):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{key}: each worker of a horizontal federation has the labels of its own samples; leave it out"
+                )
+
     @field_validator("label_holder", mode="before")
     @classmethod
     def _is_a_worker(cls, value: Any) -> Any:
@@ -64,6 +76,29 @@ class FederationConfig(Section):
                 "worker's outputs; give them to a worker without features (label_holder_features: false)"
             )
         return value
+
+    @property
+    def horizontal(self) -> bool:
+        """Whether workers hold different samples, and not different features of the same."""
+        return self.kind == "horizontal"
+
+    @property
+    def holder(self) -> int | None:
+        """Return the label holder; None in a horizontal federation, where each worker has labels."""
+        return None if self.horizontal else self.label_holder
+
+    def holds_labels(self, worker: int) -> bool:
+        """Tell whether a worker has labels, and with them the top model."""
+        return self.holder in (None, worker)
+
+    def bottom_of(self, worker: int) -> int:
+        """Return which of the bottom models a worker computes: its own, or the one that all have."""
+        return 0 if self.horizontal else worker
+
+    @property
+    def bottoms(self) -> int:
+        """Return how many bottom models there are: one for each worker with features, or one for all."""
+        return 1 if self.horizontal else self.feature_holders
 
     @property
     def feature_holders(self) -> int:
@@ -178,6 +213,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _workers_exist(self) -> "RunConfig":
+        if self.federation.horizontal and self.model.bottoms:
+            raise ValueError("model.bottoms: all workers of a horizontal federation train one model; leave it out")
         by_worker = {"model.bottoms": list(self.model.bottoms)}
         if isinstance(self.defence, DefencesByWorker):
             by_worker["defence.workers"] = list(self.defence.workers)

@@ -42,7 +42,7 @@ class Journal:
             config=config,
             seed=config["seed"],
             workers=federation["workers"],
-            label_holder=federation["label_holder"],
+            label_holder=None if federation.get("kind") == "horizontal" else federation["label_holder"],
             batch_size=federation["batch_size"],
             samples=samples,
             planned_rounds=planned_rounds,

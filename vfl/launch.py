@@ -31,6 +31,7 @@ from vfl.forkserver import context, end_with_parent, warm_up
 from vfl.network import resolve_device
 from vfl.observation import Setting
 from vfl.results import load_summary, save_summary
+from vfl.shares import sample_runs
 from vfl.slices import WorkerData, boxes_of, write_slices
 from vfl.stop import honour
 from worker.defences import Chain, defences
@@ -52,7 +53,12 @@ class Outcome:
 
 def check(config: RunConfig, data: Data) -> None:
     """Find what is wrong with a run before any process starts."""
-    samples = len(data.x)
+    samples = most = len(data.x)
+    shares: tuple[int, ...] = ()
+    if config.federation.horizontal:
+        runs = sample_runs(samples, config.federation.workers, config.federation.batch_size)
+        shares = tuple(run.stop - run.start for run in runs)
+        most = max(shares)
     if config.federation.batch_size > samples:
         raise UserError(f"federation.batch_size: {config.federation.batch_size} is more than the {samples} samples")
     if config.training.evaluate_every and data.x_test is None:
@@ -63,7 +69,7 @@ def check(config: RunConfig, data: Data) -> None:
     chains = [config.defence_of(worker) for worker in range(config.federation.workers)]
     for worker, chain in enumerate(chains):
         if chains.index(chain) == worker:  # each different one once: an accountant takes its time
-            Chain(chain, defence_plan(config, worker, samples))
+            Chain(chain, defence_plan(config, worker, shares[worker] if shares else samples, most=most))
     setting = Setting(
         model=config.model,
         boxes=tuple(boxes_of(data, config)),
@@ -71,10 +77,11 @@ def check(config: RunConfig, data: Data) -> None:
         samples=samples,
         batch_size=config.federation.batch_size,
         schedule=config.federation.schedule,
-        rounds=config.federation.planned_rounds(samples),
+        rounds=config.federation.planned_rounds(most),
         frozen=config.training.frozen,
         seed=config.seed,
         device=config.device,
+        shares=shares,
     )
     Parameters(setting, config.training)
     start_attack(config.attack, setting)

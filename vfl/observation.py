@@ -1,8 +1,9 @@
 """What the coordinator sees, and all that an attack is ever shown."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from vfl.partition import Box
@@ -32,6 +33,11 @@ class ModelTensors:
     bottoms: tuple[Tensors, ...]
     top: Tensors
 
+    @property
+    def complete(self) -> bool:
+        """Whether nobody's tensors are missing."""
+        return all((*self.bottoms, self.top))
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -43,11 +49,18 @@ class Observation:
     parameters: ModelTensors
     gradients: ModelTensors
     """A worker that withheld its upload has no tensors here."""
+    uploads: tuple[ModelTensors, ...] = ()
+    """In a horizontal federation what each worker uploaded; `gradients` is their average then."""
 
     @property
     def complete(self) -> bool:
-        """Whether all workers uploaded; attacks are shown complete rounds only."""
-        return all((*self.gradients.bottoms, self.gradients.top))
+        """Whether all workers uploaded."""
+        return all(part.complete for part in self.uploads or (self.gradients,))
+
+    @property
+    def shown(self) -> bool:
+        """Whether attacks are shown it: if all uploaded; in a horizontal federation what some uploaded."""
+        return any(part.complete for part in self.uploads or (self.gradients,))
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,33 @@ class Setting:
     frozen: bool
     seed: int
     device: str = "auto"
+    shares: tuple[int, ...] = ()
+    """In a horizontal federation how many samples each worker holds; `boxes` has one whole sample then."""
 
     @property
     def workers(self) -> int:
-        """Return how many workers take part."""
-        return len(self.boxes)
+        """Return how many workers hold features."""
+        return len(self.shares) or len(self.boxes)
+
+    @property
+    def rounds_per_epoch(self) -> int:
+        """Return how many rounds it takes until each worker has gone through its samples."""
+        return -(-max(self.shares, default=self.samples) // self.batch_size)
+
+
+def averaged(uploads: Sequence[ModelTensors], batches: Sequence[int]) -> ModelTensors:
+    """Return the mean of what workers uploaded, weighted by their batches' sizes; one that uploaded nothing is out."""
+    pairs = zip(uploads, batches, strict=True)
+    given = [(upload, size) for upload, size in pairs if any((*upload.bottoms, upload.top))]
+    if not given:
+        return ModelTensors(({},), {})
+    total = sum(size for _, size in given)
+
+    def mean(parts: Sequence[Tensors]) -> Tensors:
+        sums = {name: torch.zeros_like(tensor) for name, tensor in parts[0].items()}
+        for part, (_, size) in zip(parts, given, strict=True):
+            for name, tensor in part.items():
+                sums[name].add_(tensor, alpha=size / total)
+        return sums
+
+    return ModelTensors((mean([one.bottoms[0] for one, _ in given]),), mean([one.top for one, _ in given]))

@@ -35,6 +35,11 @@ class Box:
         whole[(slice(None), *self._window())] = part
 
     @classmethod
+    def all(cls, sample_shape: Shape) -> "Box":
+        """Return the whole sample."""
+        return cls(sample_shape, (0,) * len(sample_shape), sample_shape)
+
+    @classmethod
     def nothing(cls, sample_shape: Shape) -> "Box":
         """Return the slice of a label holder that has no features."""
         return cls(sample_shape, (0,) * len(sample_shape), (0,) * len(sample_shape))

@@ -50,7 +50,8 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
         arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
         scores["label_accuracy"] = float((labels == data.y).float().mean())
     if "x" in arrays and data.columns:
-        scores["columns"] = score_columns(data, boxes_of(data, config), found)
+        boxes = [] if config.federation.horizontal else boxes_of(data, config)
+        scores["columns"] = score_columns(data, boxes, found)
         write_rows(out, data, found, torch.tensor(arrays["labels"]) if "labels" in arrays else None)
     if "x" not in arrays and "layers" in arrays and config.training.frozen:
         scores["representation_error"] = _representation_error(config, data, arrays)

@@ -21,14 +21,14 @@ SHOWN = 20
 
 
 def score_columns(data: Data, boxes: Sequence[Box], x: Tensor) -> list[dict[str, Any]]:
-    """Return for each column who holds it, and R2 for numbers, the share of right categories for words.
+    """Return for each column who holds it, if not all do, and R2 for numbers, the share of right categories for words.
 
     What was not recovered is NaN in x: the mean for a number, no category for a word.
     """
     scores: list[dict[str, Any]] = []
     for column, first, real in _parts(data, data.x):
         found = x[:, first : first + column.width]
-        worker = next(number for number, box in enumerate(boxes) if box.start[0] <= first < box.stop[0])
+        worker = next((number for number, box in enumerate(boxes) if box.start[0] <= first < box.stop[0]), None)
         about = {"name": column.name, "worker": worker, "kind": column.kind}
         if column.kind == "category":
             right = (found.argmax(1) == real.argmax(1)) & found.isfinite().all(1)

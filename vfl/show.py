@@ -48,11 +48,12 @@ def verdict(summary: dict[str, Any]) -> str:
 def numbers_in_words(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the numbers of a summary in words, each with its name."""
     attack, train, seconds, wire = summary["attack"], summary["train"], summary["seconds"], summary["bytes"]
+    horizontal = " (horizontal)" if summary.get("shares") else ""
     lines = [
         (
             "federation",
-            f"{summary['workers']} workers, {summary['samples']} samples, {summary['rounds']} rounds of "
-            f"{summary['batch_size']}, {seconds['federation']:.1f} s",
+            f"{summary['workers']} workers{horizontal}, {summary['samples']} samples, {summary['rounds']} rounds of "
+            f"{summary['batch_size']}{' each' if horizontal else ''}, {seconds['federation']:.1f} s",
         ),
         ("on the wire", f"{size(wire['up'])} up, {size(wire['down'])} down, {size(wire['peer'])} between workers"),
     ]

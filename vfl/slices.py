@@ -1,4 +1,4 @@
-"""What one worker holds, in memory and as a file: its slice of every sample, and the labels at the label holder."""
+"""What one worker holds, in memory and as a file: its slice of every sample, or some samples whole; and labels."""
 
 import hashlib
 import json
@@ -18,11 +18,12 @@ from vfl.datasets import Data, datasets
 from vfl.errors import UserError
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
+from vfl.shares import even_runs, sample_runs
 
 
 @dataclass(frozen=True)
 class WorkerData:
-    """One worker's data. Only the label holder has y, y_test and classes."""
+    """One worker's data. Only the label holder has y, y_test and classes; in a horizontal federation all have."""
 
     box: Box
     x: Tensor
@@ -31,6 +32,8 @@ class WorkerData:
     y: Tensor | None = None
     y_test: Tensor | None = None
     classes: int = 0
+    most: int = 0
+    """In a horizontal federation the largest number of samples that any worker holds, which an epoch's length is by."""
 
     def save(self, path: Path) -> None:
         """Write the slice to a file."""
@@ -42,6 +45,7 @@ class WorkerData:
             "stop": self.box.stop,
             "ids_digest": self.ids_digest.hex(),
             "classes": self.classes,
+            "most": self.most,
         }
         save_file(tensors, path, metadata={"slice": json.dumps(about)})
 
@@ -60,6 +64,7 @@ class WorkerData:
                 tensors.get("y"),
                 tensors.get("y_test"),
                 int(about["classes"]),
+                int(about.get("most", 0)),
             )
             problem = data._problem()
             if problem:
@@ -110,6 +115,8 @@ def load_data(config: RunConfig) -> Data:
 
 def boxes_of(data: Data, config: RunConfig) -> list[Box]:
     """Return the slice of every worker with features: as the config says, as the data set says, or divided evenly."""
+    if config.federation.horizontal:
+        return [_whole(data)]
     workers, slices = config.federation.feature_holders, config.federation.slices
     if not data.columns:
         return partition(data.sample_shape, workers, slices)
@@ -126,6 +133,8 @@ def boxes_of(data: Data, config: RunConfig) -> list[Box]:
 
 def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
     """Return what one worker of the federation holds of the data."""
+    if config.federation.horizontal:
+        return _share_for(data, config, worker)
     box = dict(enumerate(boxes_of(data, config))).get(worker, Box.nothing(data.sample_shape))
     holds_labels = worker == config.federation.label_holder
     return WorkerData(
@@ -137,6 +146,33 @@ def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
         data.y_test if holds_labels else None,
         data.classes if holds_labels else 0,
     )
+
+
+def _share_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
+    """Return the samples of one worker of a horizontal federation: a run of those to train with, and of the tests."""
+    workers = config.federation.workers
+    runs = sample_runs(len(data.x), workers, config.federation.batch_size)
+    own, tested = runs[worker], even_runs(0 if data.x_test is None else len(data.x_test), workers)[worker]
+    x_test = None if data.x_test is None or tested.start == tested.stop else data.x_test[tested]
+    return WorkerData(
+        _whole(data),
+        data.x[own],
+        digest(data.ids[own]),
+        x_test,
+        data.y[own],
+        None if data.y_test is None or x_test is None else data.y_test[tested],
+        data.classes,
+        max(run.stop - run.start for run in runs),
+    )
+
+
+def _whole(data: Data) -> Box:
+    if data.groups is not None:
+        raise UserError(
+            "data: it says which columns each worker holds, and in a horizontal federation each has all of them; "
+            "give one file for all (data.path) and no data.columns"
+        )
+    return Box.all(data.sample_shape)
 
 
 def write_slices(config: RunConfig, data: Data, folder: Path) -> list[Path]:

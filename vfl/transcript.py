@@ -12,9 +12,20 @@ from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.limits import FEATURES, JSON_BYTES, SAMPLES
-from vfl.observation import BOTTOM, TOP, ModelTensors, Observation, Setting, Tensors, with_prefix, without_prefix
+from vfl.observation import (
+    BOTTOM,
+    TOP,
+    ModelTensors,
+    Observation,
+    Setting,
+    Tensors,
+    averaged,
+    with_prefix,
+    without_prefix,
+)
 from vfl.partition import Box, tiling_problem
 from vfl.results import sync, write_atomically
+from vfl.shares import own_rows
 from vfl.tensor_file import DamagedError, read_tensors, write_tensors
 
 FORMAT = 2
@@ -76,15 +87,15 @@ class Transcript:
             raise UserError(f"{folder}/meta.json does not describe a run's setting: {error!r}") from None
 
     def __iter__(self) -> Iterator[Observation]:
-        workers = self.setting.workers
+        setting = self.setting
 
         @lru_cache(maxsize=1)
         def parameters(version: int) -> ModelTensors:
-            return read_parameters(self._folder / parameters_name(version), workers, checked=True)
+            return read_parameters(self._folder / parameters_name(version), setting, checked=True)
 
         for number in range(1, self.rounds + 1):
             path = self._folder / round_name(number)
-            observation = read_round(path, workers, parameters, checked=True)
+            observation = read_round(path, setting, parameters, checked=True)
             if observation.round != number:
                 raise DamagedError(f"{path} holds round {observation.round}: was it renamed?")
             yield observation
@@ -110,7 +121,11 @@ def parameters_name(version: int) -> str:
 def write_round(path: Path, observation: Observation, checked: bool = False) -> None:
     """Write all of a round but its parameters; with a checksum if the file is to be kept."""
     about = {"round": str(observation.round), "version": str(observation.version)}
-    write_tensors(path, {**_flat(observation.gradients), "indices": observation.indices}, about, checked)
+    if not observation.uploads:
+        flat = _flat(observation.gradients)
+    else:  # each worker's; their average follows from them
+        flat = {f"{m}.{name}": t for m, own in enumerate(observation.uploads) for name, t in _flat(own).items()}
+    write_tensors(path, {**flat, "indices": observation.indices}, about, checked)
 
 
 def write_parameters(path: Path, observation: Observation, checked: bool = False) -> None:
@@ -119,7 +134,7 @@ def write_parameters(path: Path, observation: Observation, checked: bool = False
 
 
 def read_round(
-    path: Path, workers: int, parameters: Callable[[int], ModelTensors], checked: bool = False
+    path: Path, setting: Setting, parameters: Callable[[int], ModelTensors], checked: bool = False
 ) -> Observation:
     """Return a round; `parameters` returns those of a version."""
     tensors, about = read_tensors(path, checked)
@@ -127,12 +142,20 @@ def read_round(
         number, version, indices = int(about["round"]), int(about["version"]), tensors.pop("indices")
     except (KeyError, ValueError):
         raise DamagedError(f"{path} does not hold a round") from None
-    return Observation(number, indices, version, parameters(version), _nested(tensors, workers))
+    about_round = (number, indices, version, parameters(version))
+    if not setting.shares:
+        return Observation(*about_round, _nested(tensors, len(setting.boxes)))
+    uploads = tuple(_nested(without_prefix(f"{worker}.", tensors), 1) for worker in range(setting.workers))
+    try:
+        gradients = averaged(uploads, [*map(len, own_rows(indices, setting.shares))])
+    except (KeyError, RuntimeError, ZeroDivisionError):
+        raise DamagedError(f"{path} holds uploads that do not fit each other") from None
+    return Observation(*about_round, gradients, uploads)
 
 
-def read_parameters(path: Path, workers: int, checked: bool = False) -> ModelTensors:
+def read_parameters(path: Path, setting: Setting, checked: bool = False) -> ModelTensors:
     """Return the parameters that a file holds."""
-    return _nested(read_tensors(path, checked)[0], workers)
+    return _nested(read_tensors(path, checked)[0], len(setting.boxes))
 
 
 def _checksum(meta: dict[str, Any]) -> str:
@@ -159,6 +182,7 @@ def _setting_tree(setting: Setting) -> dict[str, Any]:
         "samples": setting.samples,
         "batch_size": setting.batch_size,
         "schedule": setting.schedule,
+        "shares": setting.shares,
     }
 
 
@@ -167,8 +191,12 @@ def _setting(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
     sizes = {name: tree[name] for name in ("classes", "samples", "batch_size")}
     if not all(type(size) is int and 0 < size <= SAMPLES for size in sizes.values()):
         raise ValueError(f"{sizes} are not numbers of things")
-    if len(boxes) != config.federation.feature_holders or not 0 < math.prod(boxes[0].sample_shape) <= FEATURES:
-        raise ValueError(f"{len(boxes)} slices for {config.federation.feature_holders} workers with features")
+    if len(boxes) != config.federation.bottoms or not 0 < math.prod(boxes[0].sample_shape) <= FEATURES:
+        raise ValueError(f"{len(boxes)} slices for {config.federation.bottoms} bottom models")
+    shares = tuple(tree.get("shares", ()))
+    wanted = (config.federation.workers, tree["samples"]) if config.federation.horizontal else (0, 0)
+    if not all(type(share) is int and share > 0 for share in shares) or (len(shares), sum(shares)) != wanted:
+        raise ValueError(f"{shares} samples for {config.federation.workers} workers of a {config.federation.kind} run")
     problem = tiling_problem(boxes)
     if problem:
         raise ValueError(problem)
@@ -183,4 +211,5 @@ def _setting(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
         frozen=config.training.frozen,
         seed=config.seed,
         device=config.device,
+        shares=shares,
     )

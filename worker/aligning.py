@@ -72,6 +72,11 @@ def table_size(config: RunConfig, path: Path, worker: int) -> tuple[int, int]:
 
 def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding]:
     """Read a worker's columns; the labels are the label holder's alone."""
+    if config.federation.horizontal:
+        raise UserError(
+            f"--data {path}: tables are joined by id in a vertical federation; in a horizontal one nothing is joined: "
+            f"name one file for all in the config (data.path), and give each worker its rows with `cafe slice`"
+        )
     tables = datasets.build(config.data)
     if not isinstance(tables, TableSet) or tables.id is None:
         raise UserError(f"--data {path}: the config must say how to read it: data.name csv or parquet, and data.id")

@@ -26,7 +26,7 @@ def check_start(start: Start, config: RunConfig, data: WorkerData) -> None:
     if data.y is not None and start.classes != data.classes:
         raise RunFailedError(f"the coordinator says {start.classes} classes, the labels here have {data.classes}")
     top = sum(start.output_widths) * max(start.classes, 1) * _NUMBER_BYTES
-    if len(start.output_widths) != federation.feature_holders or top > PARAMETER_BYTES:
+    if len(start.output_widths) != federation.bottoms or top > PARAMETER_BYTES:
         raise RunFailedError(f"the coordinator's outputs fit no model of {federation.workers} workers")
 
 

@@ -21,12 +21,12 @@ EVERYWHERE = ("0.0.0.0", "[::]", "::")  # recognised here, never a default  # no
 def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finished:
     """Take part in a run to its end."""
     host = options.listen.rpartition(":")[0]
-    if options.worker == config.federation.label_holder and host in EVERYWHERE and options.advertise is None:
+    if options.worker == config.federation.holder and host in EVERYWHERE and options.advertise is None:
         raise UserError(
             f"--listen {options.listen}: say with --advertise HOST:PORT how the others reach the label holder"
         )
     key = "" if options.key_file is None else read_key(options.key_file, "--key-file")
-    plan = defence_plan(config, options.worker, len(data.x), key)
+    plan = defence_plan(config, options.worker, len(data.x), key, data.most)
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -39,13 +39,12 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
         server.stop()
 
 
-def defence_plan(config: RunConfig, worker: int, samples: int, key: str = "") -> Plan:
-    """Return what a worker's defences are told before the first round."""
+def defence_plan(config: RunConfig, worker: int, samples: int, key: str = "", most: int = 0) -> Plan:
+    """Return what a worker's defences are told before the first round; `most` samples are at some worker, if more."""
     federation = config.federation
-    rounds = federation.planned_rounds(samples)
-    return Plan(
-        worker, samples, federation.batch_size, rounds, federation.schedule, config.seed, federation.workers, key
-    )
+    rounds = federation.planned_rounds(max(samples, most))
+    show_it = 1 if federation.horizontal else federation.workers
+    return Plan(worker, samples, federation.batch_size, rounds, federation.schedule, config.seed, show_it, key)
 
 
 def join_request(data: WorkerData, options: WorkerOptions, address: str) -> JoinRequest:

@@ -80,7 +80,8 @@ class Rounds:
         self._longest_silence = ORDER_SECONDS + sum(waits)
         """Between two orders, while the connection shows signs of life."""
         self._defence = Chain(config.defence_of(worker), plan)
-        model = build_bottom(config.model, data.box.shape, config.seed, worker)
+        self._place = config.federation.bottom_of(worker)
+        model = build_bottom(config.model, data.box.shape, config.seed, self._place)
         self._bottom = Bottom(model, data.x, data.x_test, device)
         self._top: Top | None = None
         self._peer: Peer | None = None
@@ -209,12 +210,12 @@ class Rounds:
             self._peer.close()
             self._peer = None
         widths = list(start.output_widths)
-        if self._worker == start.label_holder:
+        if self._config.federation.holds_labels(self._worker):
             if self._top is None:  # else it is a start after a loss, and the parameters are here
                 assert self._data.y is not None
                 model = build_top(self._config.model, widths, start.classes, self._config.seed)
                 self._top = Top(model, self._data.y, self._data.y_test, self._device)
-            self._rendezvous.open(start.run_id, {m: w for m, w in enumerate(widths) if m != self._worker})
+            self._rendezvous.open(start.run_id, {m: w for m, w in enumerate(widths) if m != self._place})
         else:
             self._peer = self._reach_label_holder(start)
 
@@ -265,10 +266,10 @@ class Rounds:
         top_gradients: Tensors = {}
         if self._top:
             learned = self._top.learn(self._all_outputs(number, rows, output), rows, self._defence.mean_over)
-            others = {m: g for m, g in enumerate(learned.output_gradients) if m != self._worker}
+            others = {m: g for m, g in enumerate(learned.output_gradients) if m != self._place}
             self._rendezvous.answer(number, others)
             loss, top_gradients = learned.loss, learned.top_gradients
-            output_gradient: Tensor | None = learned.output_gradients[self._worker]
+            output_gradient: Tensor | None = learned.output_gradients[self._place]
         else:
             assert self._peer is not None
             output_gradient = self._peer.swap(number, rows, output)
@@ -293,5 +294,5 @@ class Rounds:
 
     def _all_outputs(self, number: int, rows: Tensor, own: Tensor) -> list[Tensor]:
         outputs = self._rendezvous.gather(number, rows, self._timeout)
-        outputs[self._worker] = own
+        outputs[self._place] = own
         return [outputs[worker] for worker in sorted(outputs)]

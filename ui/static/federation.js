@@ -82,7 +82,8 @@ export class Federation {
       if (note) note.textContent = ["lost", "withheld", "missing"].includes(worker.state) ? worker.state : worker.up ? size(worker.up) : "";
     }
     const there = this.workers.filter((w) => !["missing", "lost"].includes(w.state)).length;
-    const words = `The coordinator and ${this.workers.length} workers, of which ${there} are there; worker ${this.holder} holds the labels`;
+    const whose = this.holder === null ? "each has its own samples and labels" : `worker ${this.holder} holds the labels`;
+    const words = `The coordinator and ${this.workers.length} workers, of which ${there} are there; ${whose}`;
     this.svg.setAttribute("aria-label", words);
   }
 
@@ -106,13 +107,13 @@ export class Federation {
     if (this.moving || still.matches || document.hidden || !this.places?.length) return;
     this.moving = true;
     const holder = this.places[this.holder];
-    const others = this.places.filter((at) => at !== holder);
+    const others = holder ? this.places.filter((at) => at !== holder) : []; // without one nothing goes between workers
     const legs = [
       ["down", this.places.map((at) => straight(this.centre, at))],
       ["peer", others.map((at) => curved(at, this.bend(at, holder), holder))],
       ["peer", others.map((at) => curved(holder, this.bend(at, holder), at))],
       ["up", this.places.map((at) => straight(at, this.centre))],
-    ];
+    ].filter(([, paths]) => paths.length);
     let began = null; // on the clock of the frames, which runs a little behind
     const circles = new Map();
     const frame = (now) => {

@@ -19,7 +19,7 @@ function show(run) {
   $("state").textContent = STATES[state] ?? state;
   $("state").dataset.state = state;
   document.title = `${STATES[state] ?? state} · ${run.folder} · cafe`;
-  federation.show(run.workers, run.run?.label_holder ?? 0);
+  federation.show(run.workers, run.run ? run.run.label_holder : 0); // null: each worker has labels
   if (run.round > round && run.state === "running") federation.flow();
   round = run.round;
   showRounds(run);

@@ -44,9 +44,9 @@ def check_slice(sheet: Sheet, config: RunConfig, worker: int, path: Path | None)
 def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | None:
     federation, samples = config.federation, len(data.x)
     slices = federation.slices if len(data.box.sample_shape) > 1 else None
-    boxes = dict(enumerate(partition(data.box.sample_shape, federation.feature_holders, slices)))
-    box = boxes.get(worker, Box.nothing(data.box.sample_shape))
-    wanted = config.data.options.get("samples")
+    boxes = dict(enumerate(partition(data.box.sample_shape, federation.bottoms, slices)))
+    box = boxes.get(federation.bottom_of(worker), Box.nothing(data.box.sample_shape))
+    wanted = None if federation.horizontal else config.data.options.get("samples")  # else of all workers together
     # A table's columns make any number of features: how they lie together is checked when all join.
     if len(data.box.sample_shape) > 1 and data.box != box:
         return (
@@ -57,14 +57,16 @@ def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | No
         return f"has {samples} samples, data.samples says {wanted}: cut it anew with `cafe slice`"
     if federation.batch_size > samples:
         return f"has {samples} samples, fewer than federation.batch_size, {federation.batch_size}"
-    if (data.y is not None and data.classes > 1) != (worker == federation.label_holder):
+    if (data.y is not None and data.classes > 1) != federation.holds_labels(worker):
         has = "labels" if data.y is not None else "no labels"
+        if federation.horizontal:
+            return f"has {has}, and in a horizontal federation each worker has some: cut it anew with `cafe slice`"
         return f"has {has}, and the label holder is worker {federation.label_holder}: cut it anew with `cafe slice`"
     if data.y is not None and len(data.y) != samples:
         return f"has {samples} samples and {len(data.y)} labels: cut it anew with `cafe slice`"
     if not bool(torch.isfinite(data.x).all()):
         return "has values that are not finite: clean the data first"
-    if config.training.evaluate_every and data.x_test is None:
+    if config.training.evaluate_every and data.x_test is None and not federation.horizontal:
         return "has no test samples, and training.evaluate_every wants some (data.test_samples)"
     return None
 
@@ -72,7 +74,7 @@ def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | No
 def check_bottom(sheet: Sheet, config: RunConfig, worker: int, data: WorkerData) -> None:
     """Check that a worker's model can be built, and that there is memory for it."""
     with sheet.trying("model"):
-        bottom = build_bottom(config.model, data.box.shape, config.seed, worker)
+        bottom = build_bottom(config.model, data.box.shape, config.seed, config.federation.bottom_of(worker))
         size = sum(parameter.nbytes for parameter in bottom.parameters())
         _check_memory(sheet, f"{config.model.name} for slices of shape {data.box.shape}", size)
 
@@ -82,11 +84,13 @@ def check_whole(sheet: Sheet, config: RunConfig, members: Sequence[Member], out:
     with sheet.trying("model"):
         classes = max(member.classes for member in members)
         shapes = [member.box.shape for member in members if not member.box.empty]
-        whole = whole_model(config.model, shapes, classes, config.seed)
+        horizontal = config.federation.horizontal
+        whole = whole_model(config.model, shapes[:1] if horizontal else shapes, classes, config.seed)
         size = sum(parameter.nbytes for parameter in whole.parameters())
         _check_memory(sheet, f"{config.model.name} for {len(members)} workers", size)
-        rounds = config.federation.planned_rounds(members[0].samples)
-        recorded = rounds * size * (1 if config.training.frozen else 2) if config.transcript else 0
+        rounds = config.federation.planned_rounds(max(member.samples for member in members))
+        uploads = size * (len(members) if horizontal else 1)
+        recorded = rounds * (uploads + (0 if config.training.frozen else size)) if config.transcript else 0
         check_disk(sheet, out, recorded)
 
 

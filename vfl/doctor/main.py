@@ -54,7 +54,8 @@ def _examine_worker(here: Sheet, setup: Setup, worker: int, identity: Identity |
     if data is not None:
         check_bottom(here, setup.config, worker, data)
         with here.trying("defence"):
-            Chain(setup.config.defence_of(worker), defence_plan(setup.config, worker, len(data.x)))
+            plan = defence_plan(setup.config, worker, len(data.x), most=data.most)
+            Chain(setup.config.defence_of(worker), plan)
     if setup.tls is not None and identity is None:
         here.later("coordinator", "is looked at once this worker's own certificate is in order")
         return [here]
@@ -73,6 +74,9 @@ def _examine_worker(here: Sheet, setup: Setup, worker: int, identity: Identity |
 
 def _check_config(here: Sheet, setup: Setup) -> None:
     config, federation = setup.config, setup.config.federation
+    labels = f"worker {federation.holder} has the labels"
+    if federation.horizontal:
+        labels = "each with its own samples and their labels"
     with here.trying("config"):
         resolve_device(config.device)
         models.build(config.model)
@@ -80,8 +84,7 @@ def _check_config(here: Sheet, setup: Setup) -> None:
             attacks.build(config.attack)
         here.ok(
             "config",
-            f"{federation.workers} workers, worker {federation.label_holder} has the labels, data {config.data.name}, "
-            f"model {config.model.name}",
+            f"{federation.workers} workers, {labels}, data {config.data.name}, model {config.model.name}",
         )
 
 

@@ -48,7 +48,7 @@ class Visits:
             caller = Caller(setup.config, self._worker, channel, self._identity, setup.clock)
             if caller.compare(sheet, join, address):
                 caller.echo(sheet)
-                if not setup.holds_labels:
+                if not setup.holds_labels and not setup.config.federation.horizontal:
                     self._visit_label_holder(caller)
                 self.checked_in = caller.report(sheet, self._report(own))
 

@@ -25,7 +25,7 @@ class Plan:
     seed: int
     """The run's, which everybody knows."""
     workers: int | None = None
-    """How many take part, where known: a sample's data shows in the uploads of all of them."""
+    """In how many workers' uploads a sample's data shows, where known: all of them, or its own in a horizontal run."""
     key: str = ""
     """The worker's own secret, if it has one."""
 

@@ -17,6 +17,9 @@ from worker.defences.accountant import (
 from worker.defences.noise import gaussian
 from worker.defences.sizes import clipped
 
+COVERS_ALONE = (
+    "This worker's uploads, and no other shows its samples. The batch losses that it reports are not covered."
+)
 COVERS = (
     "This worker's uploads. A sample shows in the other workers' too: epsilon_all_workers is for all of them, if they "
     "add the same noise. The batch losses that the label holder reports are not covered."
@@ -90,7 +93,7 @@ class _Private:
             "clip": self._options.clip,
             "sensitivity": 2 * self._options.clip,
             "neighbours": "one sample added, removed or replaced",
-            "covers": COVERS,
+            "covers": COVERS_ALONE if workers == 1 else COVERS,
             "rounds": len(self._rounds),
             "warning": self._warning(),
         }

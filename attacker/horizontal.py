@@ -1,0 +1,134 @@
+"""A horizontal federation as attacks see it: for each worker a vertical federation of one, and its samples."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from attacker.interface import Attack, Progress, share
+from vfl.errors import UserError
+from vfl.observation import Observation, Setting
+from vfl.recovery import Recovery
+from vfl.shares import own_rows
+
+
+def settings_of(setting: Setting) -> list[Setting]:
+    """Return what is known of each worker alone."""
+    return [replace(setting, samples=share, shares=()) for share in setting.shares]
+
+
+def observations_of(observation: Observation, shares: Sequence[int]) -> list[Observation]:
+    """Return a round as each worker's uploads alone show it."""
+    rows = own_rows(observation.indices, shares)
+    return [
+        replace(observation, indices=own, gradients=upload, uploads=())
+        for own, upload in zip(rows, observation.uploads, strict=True)
+    ]
+
+
+class Horizontal:
+    """One attack on each worker; what they recover is put together in the samples' order."""
+
+    def __init__(self, setting: Setting, start: Callable[[Setting], Attack]) -> None:
+        self._shares = setting.shares
+        self._attacks = [start(own) for own in settings_of(setting)]
+
+    def observe(self, observation: Observation) -> None:
+        """Show each attack its worker's part of a round, if the worker uploaded."""
+        for attack, own in zip(self._attacks, observations_of(observation, self._shares), strict=True):
+            if own.complete:
+                attack.observe(own)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Return what all of them recover; a worker whose attack has too few rounds loses nothing."""
+        found: list[Recovery | None] = []
+        failures: list[str] = []
+        for worker, attack in enumerate(self._attacks):
+            try:
+                found.append(attack.recover(_Named(progress, worker, tuple(found), self._shares)))
+            except UserError as error:
+                if not any(found) and worker == len(self._attacks) - 1:
+                    raise
+                failures.append(f"worker {worker}: nothing was recovered: {error}")
+                found.append(None)
+        whole = together(found, self._shares)
+        return replace(whole, notes=(*whole.notes, *failures))
+
+
+@dataclass(frozen=True)
+class _Named:
+    """The progress of the attack on one worker."""
+
+    progress: Progress
+    worker: int
+    before: tuple[Recovery | None, ...]
+    """What was recovered of the workers before it."""
+    shares: tuple[int, ...]
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        self.progress(f"worker {self.worker}: {step}", done, total)
+
+    def estimate(self, make: Callable[[], Recovery]) -> None:
+        """Offer what there is of all workers so far."""
+        later = (None,) * (len(self.shares) - self.worker - 1)
+        share(self.progress, lambda: together((*self.before, make(), *later), self.shares))
+
+
+def together(found: Sequence[Recovery | None], shares: Sequence[int]) -> Recovery:
+    """Put the recoveries of all workers together; of a worker without one nothing is known."""
+    each = [one or Recovery(used=()) for one in found]
+    firsts = list(accumulate(shares, initial=0))
+    cells = (tuple(first + i for i in cell) for first, one in zip(firsts, each, strict=False) for cell in one.cells)
+    rounds = None
+    if all(one is None or one.rounds is not None for one in found):
+        rounds = tuple(sorted({number for one in each for number in one.rounds or ()}))
+    representations = _stacked([_only(one.representations) for one in each], shares)
+    slices = _stacked([_only(one.slices) for one in each], shares)
+    return Recovery(
+        slices=None if slices is None else (slices,),
+        representations=None if representations is None else (representations,),
+        layers=next((one.layers for one in each if one.layers is not None), None),
+        labels=_stacked([one.labels for one in each], shares, unknown=-1),
+        cells=tuple(cells),
+        certificates=_stacked([one.certificates for one in each], shares),
+        used=tuple(dict.fromkeys(what for one in each for what in one.used)),
+        rounds=rounds,
+        altered=_altered(each),
+        notes=_notes([one.notes for one in each]),
+    )
+
+
+def _only(parts: tuple[Tensor, ...] | None) -> Tensor | None:
+    return None if parts is None else parts[0]
+
+
+def _stacked(parts: Sequence[Tensor | None], shares: Sequence[int], unknown: float = torch.nan) -> Tensor | None:
+    """Put rows of all workers below each other; None if nobody has any."""
+    one = next((part for part in parts if part is not None), None)
+    if one is None:
+        return None
+    blank = [one.new_full((count, *one.shape[1:]), unknown) for count in shares]
+    return torch.cat([empty if part is None else part for part, empty in zip(parts, blank, strict=True)])
+
+
+def _altered(each: Sequence[Recovery]) -> tuple[float, ...] | None:
+    if all(one.altered is None for one in each):
+        return None
+    return tuple(0.0 if one.altered is None else one.altered[0] for one in each)
+
+
+def _notes(notes: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Say once what is the same of several workers, and of whom."""
+    said: dict[str, list[int]] = {}
+    for worker, own in enumerate(notes):
+        for note in own:
+            said.setdefault(note, []).append(worker)
+    return tuple(f"{_named(whom, len(notes))}: {note}" for note, whom in said.items())
+
+
+def _named(workers: Sequence[int], of_all: int) -> str:
+    if len(workers) == of_all > 1:
+        return "each worker"
+    return f"worker{'s' * (len(workers) > 1)} {', '.join(map(str, workers))}"
