@@ -66,8 +66,8 @@ class Coordinator:
         self._checkpoints, self._resumed = checkpoints, resumed
         before = resumed.state if resumed else None
         self.membership = Membership(
-            self._federation.workers,
-            self._federation.label_holder,
+            self._federation.parties,
+            self._federation.holder,
             self._left,
             returning=rejoin_timeout > 0,
             on_joined=self._joined,
@@ -115,7 +115,7 @@ class Coordinator:
         return Setting(
             model=self._config.model,
             boxes=tuple(member.box for member in members if not member.box.empty),
-            classes=members[self._federation.label_holder].classes,
+            classes=members[self._federation.holder].classes,
             samples=samples,
             batch_size=self._federation.batch_size,
             schedule=self._federation.schedule,
@@ -262,6 +262,10 @@ class Coordinator:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.membership.empty.wait(), timeout=10.0)
 
+    def give_up(self, error: CafeError) -> None:
+        """End the run because somebody who belongs to the coordinator cannot go on."""
+        self._fail(error)
+
     def interrupt(self) -> None:
         """End the run because a person asks for it."""
         self._fail(InterruptedRunError("stopped before the end"))
@@ -273,7 +277,7 @@ class Coordinator:
         asked = self._evaluation
         if asked is None or asked.done() or evaluation.round != self._evaluating.round:
             raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "no evaluation of that number is on")
-        if member.worker != self._federation.label_holder:
+        if member.worker != self._federation.holder:
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, f"worker {member.worker} is not the label holder")
         total = len(self._evaluating.indices)
         if evaluation.total != total or evaluation.correct > total:
@@ -292,7 +296,7 @@ class Coordinator:
 
     def exchanged(self, member: Member, peer_bytes: int) -> None:
         """Hear from the label holder how many bytes went between workers since it joined."""
-        if member.worker == self._federation.label_holder:
+        if member.worker == self._federation.holder:
             self.bytes_peer = self._bytes_peer_before + peer_bytes
 
     async def _first_start(self, parameters: Parameters) -> None:
@@ -304,12 +308,12 @@ class Coordinator:
             self._start(parameters)
 
     def _start(self, parameters: Parameters) -> None:
-        holder = self._federation.label_holder
+        holder = self._federation.holder
         self.run_id = secrets.token_hex(8)
         members = {member.worker: member for member in self.membership}
         start = Start(
             run_id=self.run_id,
-            workers=self._federation.workers,
+            workers=self._federation.parties,
             label_holder=holder,
             label_holder_address=members[holder].address,
             classes=members[holder].classes,
@@ -319,8 +323,8 @@ class Coordinator:
             member.send(Order(start=start))
 
     def _begin(self, number: int, indices: Tensor, parameters: Parameters) -> "_Begun":
-        holder = self._federation.label_holder
-        expected = {w: parameters.expected_from(w, holder) for w in range(self._federation.workers)}
+        holder = self._federation.holder
+        expected = {w: parameters.expected_from(w, holder) for w in range(self._federation.parties)}
         self.inboxes[number] = inbox = Inbox(number, expected, holder)
         self._order(number, Purpose.PURPOSE_TRAIN, indices, parameters)
         return _Begun(number, indices, inbox)
@@ -366,7 +370,7 @@ class Coordinator:
     def _finish(self, begun: "_Begun", parameters: Parameters) -> Observation:
         number, inbox = begun.number, begun.inbox
         del self.inboxes[number]
-        uploads, holder = inbox.uploads, self._federation.label_holder
+        uploads, holder = inbox.uploads, self._federation.holder
         bottoms = len(parameters.current.bottoms)
         gradients = gradients_of_round({w: upload.gradients for w, upload in uploads.items()}, bottoms, holder)
         self.record.bytes_raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
@@ -418,14 +422,14 @@ class Coordinator:
 
     def _peers_outputs(self, parameters: Parameters) -> int:
         """Return how many numbers a sample's outputs have that go to the label holder."""
-        holder = self._federation.label_holder
+        holder = self._federation.holder
         return sum(width for worker, width in enumerate(parameters.output_widths) if worker != holder)
 
     def _order(self, number: int, purpose: Purpose, indices: Tensor, parameters: Parameters) -> Round:
         play = Round(round=number, purpose=purpose, parameters_version=parameters.version, indices=indices.tolist())
         for member in self.membership:
             if member.parameters_version != parameters.version:
-                tensors = parameters.expected_from(member.worker, self._federation.label_holder)
+                tensors = parameters.expected_from(member.worker, self._federation.holder)
                 announced = ParametersOrder(version=parameters.version, bundle=announce(tensors))
                 member.send_tensors(Order(parameters=announced), tensors)
                 member.parameters_version = parameters.version
@@ -441,7 +445,7 @@ class Coordinator:
             self._journal.worker(member.worker, "lost")
         if self._ending or not self._started:
             return  # before the start a worker may leave and come back
-        if member.worker == self._federation.label_holder:
+        if member.worker == self._federation.holder:
             self._bytes_peer_before = self.bytes_peer
         if self._disturbances.patience and not member.refusal:
             self._disturbances.left(member)
@@ -488,5 +492,5 @@ class Coordinator:
         up, down = self.bytes_up, self.bytes_down
         return {
             "bytes": {"up": up.total(), "down": down.total(), "peer": self.bytes_peer},
-            "workers": [{"id": w, "up": up[w], "down": down[w]} for w in range(self._federation.workers)],
+            "workers": [{"id": w, "up": up[w], "down": down[w]} for w in range(self._federation.parties)],
         }

@@ -36,13 +36,14 @@ class Journal:
     def run(self, config: Mapping[str, Any], samples: int, planned_rounds: int) -> None:
         """Write what the run is, once that is known."""
         federation = config["federation"]
+        workers = federation["workers"]  # the coordinator's own label holder, if it has one, is numbered after them
         self._write(
             "run",
             version=VERSION,
             config=config,
             seed=config["seed"],
-            workers=federation["workers"],
-            label_holder=federation["label_holder"],
+            workers=workers,
+            label_holder=workers if federation["label_holder"] == "coordinator" else federation["label_holder"],
             batch_size=federation["batch_size"],
             samples=samples,
             planned_rounds=planned_rounds,

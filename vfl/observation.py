@@ -64,6 +64,8 @@ class Setting:
     frozen: bool
     seed: int
     device: str = "auto"
+    labels: tuple[int, ...] | None = None
+    """Every sample's class, where the coordinator holds the labels itself; None where a worker does."""
 
     @property
     def workers(self) -> int:

@@ -39,6 +39,12 @@ def hold(config: RunConfig, path: Path | None, key_file: Path | None, options: W
 
 def aligned(config: RunConfig, path: Path, key_file: Path | None, options: WorkerOptions) -> WorkerData:
     """Read a worker's table, and keep the rows that all workers have."""
+    if config.federation.labels_at_coordinator:
+        raise UserError(
+            f"--data {path}: tables are aligned under a key that the coordinator must not have, and with label_holder: "
+            f"coordinator its labels would have to be aligned too; give the labels to a worker, or cut slices from "
+            f"one table with `cafe slice`"
+        )
     if key_file is None:
         raise UserError(
             f"--data {path}: a table is aligned with the others' by keyed hashes of its ids; give --align-key FILE, "
@@ -76,7 +82,7 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
     if not isinstance(tables, TableSet) or tables.id is None:
         raise UserError(f"--data {path}: the config must say how to read it: data.name csv or parquet, and data.id")
     holding = tables.holding(path, worker)
-    if worker != config.federation.label_holder:
+    if worker != config.federation.holder:
         return tables, replace(holding, label=None)
     if holding.label is None:
         raise UserError(f"data.label: {path} has no column {tables.label!r}, and worker {worker} is the label holder")

@@ -21,7 +21,7 @@ EVERYWHERE = ("0.0.0.0", "[::]", "::")  # recognised here, never a default  # no
 def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finished:
     """Take part in a run to its end."""
     host = options.listen.rpartition(":")[0]
-    if options.worker == config.federation.label_holder and host in EVERYWHERE and options.advertise is None:
+    if options.worker == config.federation.holder and host in EVERYWHERE and options.advertise is None:
         raise UserError(
             f"--listen {options.listen}: say with --advertise HOST:PORT how the others reach the label holder"
         )

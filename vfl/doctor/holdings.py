@@ -57,9 +57,9 @@ def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | No
         return f"has {samples} samples, data.samples says {wanted}: cut it anew with `cafe slice`"
     if federation.batch_size > samples:
         return f"has {samples} samples, fewer than federation.batch_size, {federation.batch_size}"
-    if (data.y is not None and data.classes > 1) != (worker == federation.label_holder):
+    if (data.y is not None and data.classes > 1) != (worker == federation.holder):
         has = "labels" if data.y is not None else "no labels"
-        return f"has {has}, and the label holder is worker {federation.label_holder}: cut it anew with `cafe slice`"
+        return f"has {has}, and the label holder is worker {federation.holder}: cut it anew with `cafe slice`"
     if data.y is not None and len(data.y) != samples:
         return f"has {samples} samples and {len(data.y)} labels: cut it anew with `cafe slice`"
     if not bool(torch.isfinite(data.x).all()):

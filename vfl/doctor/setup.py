@@ -34,7 +34,7 @@ class Setup:
     @property
     def holds_labels(self) -> bool:
         """Whether this is the label holder, whom the other workers call."""
-        return self.worker == self.config.federation.label_holder
+        return self.worker == self.config.federation.holder
 
     @property
     def called(self) -> str | None:

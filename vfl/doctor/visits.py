@@ -59,7 +59,7 @@ class Visits:
         except grpc.RpcError as error:
             sheet.fail("address", f"the coordinator's doctor went away before it knew the address: {sentence(error)}")
             return
-        holder = worker_role(setup.config.federation.label_holder)
+        holder = worker_role(setup.config.federation.holder)
         advice = f"start `cafe doctor … --id {holder.worker} … --wait` there"
         if not address and setup.wait:
             sheet.fail("address", f"{holder} did not say within {setup.patience:g} s where it listens: {advice}")
