@@ -47,8 +47,8 @@ class FederationConfig(Section):
         if self.label_holder == "coordinator":
             if not self.label_holder_features:
                 raise ValueError(
-                    "label_holder_features: the coordinator has no features in any case; leave it out, or name a worker "
-                    "as label_holder"
+                    "label_holder_features: the coordinator has no features in any case; leave it out, or name a "
+                    "worker as label_holder"
                 )
         elif self.label_holder >= self.workers:
             raise ValueError(
