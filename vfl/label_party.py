@@ -10,7 +10,7 @@ from pathlib import Path
 from vfl.children import GRACE_SECONDS, Child, Children
 from vfl.config import RunConfig
 from vfl.errors import CafeError, UserError, from_words
-from vfl.launch import known_labels, take_part
+from vfl.launch import known_labels, take_part, worker_threads
 from vfl.slices import LABELS, WorkerData, load_data, slice_for
 from vfl.tls import identity_for, worker_role
 from worker.main import EVERYWHERE
@@ -99,7 +99,8 @@ def label_party(
         return
     number = config.federation.holder
     identity = identity_for(tls, insecure, worker_role(number), {"--label-listen": told.where})
-    options = WorkerOptions(number, "", told.where, told.advertise, None, None, identity, insecure, patience)
+    threads = worker_threads(2)  # the coordinator computes on the same machine
+    options = WorkerOptions(number, "", told.where, told.advertise, threads, None, identity, insecure, patience)
     with tempfile.TemporaryDirectory(prefix="cafe-labels-") as folder:
         party = LabelParty(config, told, options, Path(folder))
         try:

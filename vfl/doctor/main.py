@@ -11,7 +11,7 @@ from vfl.doctor.setup import Setup
 from vfl.doctor.visits import Visits
 from vfl.models import models
 from vfl.network import resolve_device
-from vfl.tls import Identity, identity_for, is_loopback
+from vfl.tls import Identity, identity_for, is_loopback, worker_role
 from worker.defences import Chain
 from worker.main import EVERYWHERE, defence_plan, join_request
 from worker.rounds import WorkerOptions
@@ -32,6 +32,8 @@ def examine_setup(setup: Setup) -> list[Sheet]:
 
 
 def _examine_coordinator(here: Sheet, setup: Setup, identity: Identity | None) -> list[Sheet]:
+    if setup.tls is not None and setup.config.federation.labels_at_coordinator:
+        check_files(here, setup.tls, worker_role(setup.config.federation.holder), None)
     if setup.tls is not None and identity is None:
         check_disk(here, setup.out)
         return [here]
@@ -42,7 +44,10 @@ def _examine_coordinator(here: Sheet, setup: Setup, identity: Identity | None) -
     elif address:
         _gather(here, setup, listener, address)
     listener.stop()
-    if len(listener.members) == setup.config.federation.workers:
+    if setup.config.federation.labels_at_coordinator:
+        here.later("labels", "of the coordinator, and the port of its label holder, are looked at by `cafe serve`")
+        check_disk(here, setup.out)
+    elif len(listener.members) == setup.config.federation.workers:
         check_whole(here, setup.config, listener.members, setup.out)
     else:
         check_disk(here, setup.out)
@@ -78,9 +83,10 @@ def _check_config(here: Sheet, setup: Setup) -> None:
         models.build(config.model)
         if setup.worker is None:
             attacks.build(config.attack)
+        holder = "the coordinator" if federation.labels_at_coordinator else f"worker {federation.holder}"
         here.ok(
             "config",
-            f"{federation.workers} workers, worker {federation.label_holder} has the labels, data {config.data.name}, "
+            f"{federation.workers} workers, {holder} has the labels, data {config.data.name}, "
             f"model {config.model.name}",
         )
 

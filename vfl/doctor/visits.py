@@ -48,7 +48,10 @@ class Visits:
             caller = Caller(setup.config, self._worker, channel, self._identity, setup.clock)
             if caller.compare(sheet, join, address):
                 caller.echo(sheet)
-                if not setup.holds_labels:
+                if setup.config.federation.labels_at_coordinator:
+                    text = "`cafe serve` runs the label holder itself (--label-listen): workers reach it in the run"
+                    self.label_holder.later("address", text)
+                elif not setup.holds_labels:
                     self._visit_label_holder(caller)
                 self.checked_in = caller.report(sheet, self._report(own))
 
