@@ -186,6 +186,9 @@ def work(
     align_key: Annotated[
         Path | None, typer.Option(help="With a table: a file with the secret that all workers share, and nobody else.")
     ] = None,
+    psi: Annotated[
+        bool, typer.Option("--psi", help="With a table and two workers: private set intersection instead of a key.")
+    ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")] = None,
     key_file: Annotated[
         Path | None, typer.Option(help="A file with this worker's secret, which its defences draw from.")
@@ -209,7 +212,7 @@ def work(
 
     patience = config.federation.patience(REJOIN_SECONDS)
     options = WorkerOptions(worker, coordinator, listen, advertise, threads, key_file, identity, insecure, patience)
-    finished = take_part(config, hold(config, data, align_key, options), options)
+    finished = take_part(config, hold(config, data, align_key, options, psi), options)
     print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
     for line in defence_lines([finished.defence]):
         print(line, file=sys.stderr)
