@@ -1,5 +1,6 @@
 """Two workers with files of their own that intersect their ids in private, in real processes."""
 
+import asyncio
 import importlib.util
 import random
 import threading
@@ -7,9 +8,13 @@ import threading
 import numpy as np
 import pytest
 
+from protos.alignment_pb2 import PassHeader, PassPart
+from server.membership import RefusedError
+from server.swapping import Swaps, received
 from tests.integration.command_support import cafe, start
 from tests.integration.test_labels_at_coordinator import listening
 from vfl.errors import RunFailedError
+from vfl.network import PROTOCOL_VERSION
 from vfl.results import load_summary
 from worker.intersecting import intersect
 
@@ -106,3 +111,31 @@ def test_what_cannot_be_intersected_is_a_sentence(files, arguments, sentence):
     done = cafe("work", "run.yaml", "--id", 0, "--coordinator", "127.0.0.1:1", "--psi", *arguments, cwd=files[0])
     assert done.returncode == 2
     assert sentence in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("workers", "changes", "sentence"),
+    [
+        (3, {}, "which two workers make, and here are 3"),
+        (2, {"step": 3}, "in step 3, expected"),
+        (2, {"bytes": 1 << 40}, "expected 1 to 40000000"),
+        (2, {"bytes": 0}, "posts 0 bytes"),
+        (2, {"protocol_version": 0}, "install the same release on both"),
+    ],
+)
+def test_the_coordinator_passes_on_only_what_may_be_an_intersection(workers, changes, sentence):
+    header = PassHeader(**{"protocol_version": PROTOCOL_VERSION, "worker": 0, "step": 0, "bytes": 9} | changes)
+    with pytest.raises(RefusedError) as refused:
+        Swaps(workers).check(header)
+    assert sentence in refused.value.reason
+
+
+def test_a_message_of_another_length_than_announced_is_refused():
+    async def parts():
+        yield PassPart(data=b"1234")
+        yield PassPart(data=b"123456")
+
+    header = PassHeader(protocol_version=PROTOCOL_VERSION, worker=0, step=0, bytes=9)
+    with pytest.raises(RefusedError) as refused:
+        asyncio.run(received(Swaps(2), header, parts()))
+    assert "not as long as announced" in refused.value.reason
