@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos import coordinator_pb2 as protos_dot_coordinator__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/alignment.proto\x12\x07\x63\x61\x66\x65.v1\x1a\x18protos/coordinator.proto\"M\n\tAlignPart\x12&\n\x06header\x18\x01 \x01(\x0b\x32\x14.cafe.v1.AlignHeaderH\x00\x12\x10\n\x06hashes\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"D\n\x0b\x41lignHeader\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x01(\x04\"0\n\x0cPlaceRequest\x12\x0e\n\x06worker\x18\x01 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x01(\x04\x32p\n\tAlignment\x12\x33\n\x05\x41lign\x12\x12.cafe.v1.AlignPart\x1a\x12.cafe.v1.AlignPart(\x01\x30\x01\x12.\n\x05Place\x12\x15.cafe.v1.PlaceRequest\x1a\x0e.cafe.v1.Sliceb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16protos/alignment.proto\x12\x07\x63\x61\x66\x65.v1\x1a\x18protos/coordinator.proto\"M\n\tAlignPart\x12&\n\x06header\x18\x01 \x01(\x0b\x32\x14.cafe.v1.AlignHeaderH\x00\x12\x10\n\x06hashes\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"D\n\x0b\x41lignHeader\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\x0b\n\x03ids\x18\x03 \x01(\x04\"I\n\x08PassPart\x12%\n\x06header\x18\x01 \x01(\x0b\x32\x13.cafe.v1.PassHeaderH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"S\n\nPassHeader\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x0e\n\x06worker\x18\x02 \x01(\r\x12\x0c\n\x04step\x18\x03 \x01(\r\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\"0\n\x0cPlaceRequest\x12\x0e\n\x06worker\x18\x01 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x01(\x04\x32\xa2\x01\n\tAlignment\x12\x33\n\x05\x41lign\x12\x12.cafe.v1.AlignPart\x1a\x12.cafe.v1.AlignPart(\x01\x30\x01\x12\x30\n\x04Pass\x12\x11.cafe.v1.PassPart\x1a\x11.cafe.v1.PassPart(\x01\x30\x01\x12.\n\x05Place\x12\x15.cafe.v1.PlaceRequest\x1a\x0e.cafe.v1.Sliceb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,8 +36,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ALIGNPART']._serialized_end=138
   _globals['_ALIGNHEADER']._serialized_start=140
   _globals['_ALIGNHEADER']._serialized_end=208
-  _globals['_PLACEREQUEST']._serialized_start=210
-  _globals['_PLACEREQUEST']._serialized_end=258
-  _globals['_ALIGNMENT']._serialized_start=260
-  _globals['_ALIGNMENT']._serialized_end=372
+  _globals['_PASSPART']._serialized_start=210
+  _globals['_PASSPART']._serialized_end=283
+  _globals['_PASSHEADER']._serialized_start=285
+  _globals['_PASSHEADER']._serialized_end=368
+  _globals['_PLACEREQUEST']._serialized_start=370
+  _globals['_PLACEREQUEST']._serialized_end=418
+  _globals['_ALIGNMENT']._serialized_start=421
+  _globals['_ALIGNMENT']._serialized_end=583
 # @@protoc_insertion_point(module_scope)

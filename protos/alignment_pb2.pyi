@@ -24,6 +24,26 @@ class AlignHeader(_message.Message):
     ids: int
     def __init__(self, protocol_version: _Optional[int] = ..., worker: _Optional[int] = ..., ids: _Optional[int] = ...) -> None: ...
 
+class PassPart(_message.Message):
+    __slots__ = ("header", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: PassHeader
+    data: bytes
+    def __init__(self, header: _Optional[_Union[PassHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class PassHeader(_message.Message):
+    __slots__ = ("protocol_version", "worker", "step", "bytes")
+    PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    protocol_version: int
+    worker: int
+    step: int
+    bytes: int
+    def __init__(self, protocol_version: _Optional[int] = ..., worker: _Optional[int] = ..., step: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
 class PlaceRequest(_message.Message):
     __slots__ = ("worker", "features")
     WORKER_FIELD_NUMBER: _ClassVar[int]

@@ -40,6 +40,11 @@ class AlignmentStub:
                 request_serializer=protos_dot_alignment__pb2.AlignPart.SerializeToString,
                 response_deserializer=protos_dot_alignment__pb2.AlignPart.FromString,
                 _registered_method=True)
+        self.Pass = channel.stream_stream(
+                '/cafe.v1.Alignment/Pass',
+                request_serializer=protos_dot_alignment__pb2.PassPart.SerializeToString,
+                response_deserializer=protos_dot_alignment__pb2.PassPart.FromString,
+                _registered_method=True)
         self.Place = channel.unary_unary(
                 '/cafe.v1.Alignment/Place',
                 request_serializer=protos_dot_alignment__pb2.PlaceRequest.SerializeToString,
@@ -52,6 +57,13 @@ class AlignmentServicer:
 
     def Align(self, request_iterator, context):
         """A worker sends keyed hashes of its ids and, when all workers have sent theirs, hears which of them every one has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pass(self, request_iterator, context):
+        """Instead of that, two workers may intersect their ids in private: what each posts in a step, the other one gets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -71,6 +83,11 @@ def add_AlignmentServicer_to_server(servicer, server):
                     servicer.Align,
                     request_deserializer=protos_dot_alignment__pb2.AlignPart.FromString,
                     response_serializer=protos_dot_alignment__pb2.AlignPart.SerializeToString,
+            ),
+            'Pass': grpc.stream_stream_rpc_method_handler(
+                    servicer.Pass,
+                    request_deserializer=protos_dot_alignment__pb2.PassPart.FromString,
+                    response_serializer=protos_dot_alignment__pb2.PassPart.SerializeToString,
             ),
             'Place': grpc.unary_unary_rpc_method_handler(
                     servicer.Place,
@@ -105,6 +122,33 @@ class Alignment:
             '/cafe.v1.Alignment/Align',
             protos_dot_alignment__pb2.AlignPart.SerializeToString,
             protos_dot_alignment__pb2.AlignPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pass(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/cafe.v1.Alignment/Pass',
+            protos_dot_alignment__pb2.PassPart.SerializeToString,
+            protos_dot_alignment__pb2.PassPart.FromString,
             options,
             channel_credentials,
             insecure,

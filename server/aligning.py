@@ -8,10 +8,11 @@ import grpc
 import numpy as np
 
 from protos import alignment_pb2_grpc
-from protos.alignment_pb2 import AlignHeader, AlignPart, PlaceRequest
+from protos.alignment_pb2 import AlignHeader, AlignPart, PassPart, PlaceRequest
 from protos.coordinator_pb2 import Slice
 from server.membership import RefusedError
-from vfl.alignment import HASH_BYTES, common_hashes, from_bytes, pieces
+from server.swapping import Swaps, received
+from vfl.alignment import HASH_BYTES, common_hashes, from_bytes, pass_parts, pieces
 from vfl.limits import FEATURES, IDS
 from vfl.network import PROTOCOL_VERSION
 from vfl.tls import ImpostorError, check_caller
@@ -26,6 +27,7 @@ class AlignmentService(alignment_pb2_grpc.AlignmentServicer):
         self._features: dict[int, int] = {}
         self._all_hashes, self._all_features = asyncio.Event(), asyncio.Event()
         self._common: asyncio.Task[np.ndarray] | None = None
+        self._swaps = Swaps(workers)
 
     async def Align(self, request_iterator: AsyncIterator[AlignPart], context: Any) -> AsyncIterator[AlignPart]:
         """Take a worker's hashes; answer with those that all workers have."""
@@ -37,6 +39,18 @@ class AlignmentService(alignment_pb2_grpc.AlignmentServicer):
         yield AlignPart(header=AlignHeader(protocol_version=PROTOCOL_VERSION, worker=worker, ids=len(common)))
         for piece in pieces(common):
             yield AlignPart(hashes=piece)
+
+    async def Pass(self, request_iterator: AsyncIterator[PassPart], context: Any) -> AsyncIterator[PassPart]:
+        """Take a step of a private intersection; answer with the other worker's."""
+        try:
+            header = (await anext(aiter(request_iterator), PassPart())).header
+            self._check_worker(context, header.worker)
+            data = await received(self._swaps, header, aiter(request_iterator))
+        except RefusedError as refused:
+            await context.abort(refused.code, refused.reason)
+        other = await self._swaps.swap(header.worker, header.step, data)
+        for part in pass_parts(1 - header.worker, header.step, other):
+            yield part
 
     async def Place(self, request: PlaceRequest, context: Any) -> Slice:
         """Take the number of a worker's features; answer with their place in the whole sample."""

@@ -69,7 +69,7 @@ class Coordinator:
         self._checkpoints, self._resumed = checkpoints, resumed
         before = resumed.state if resumed else None
         self.membership = Membership(
-            self._federation.workers,
+            self._federation.parties,
             self._federation.holder,
             self._left,
             returning=rejoin_timeout > 0,
@@ -128,7 +128,7 @@ class Coordinator:
         return Setting(
             model=self._config.model,
             boxes=boxes,
-            classes=members[self._federation.label_holder].classes,
+            classes=members[self._federation.label_party].classes,
             samples=samples,
             batch_size=self._federation.batch_size,
             schedule=self._federation.schedule,
@@ -276,6 +276,10 @@ class Coordinator:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.membership.empty.wait(), timeout=10.0)
 
+    def give_up(self, error: CafeError) -> None:
+        """End the run because somebody who belongs to the coordinator cannot go on."""
+        self._fail(error)
+
     def interrupt(self) -> None:
         """End the run because a person asks for it."""
         self._fail(InterruptedRunError("stopped before the end"))
@@ -297,7 +301,7 @@ class Coordinator:
 
     def exchanged(self, member: Member, peer_bytes: int) -> None:
         """Hear from the label holder how many bytes went between workers since it joined."""
-        if member.worker == self._federation.label_holder:
+        if member.worker == self._federation.holder:
             self.bytes_peer = self._bytes_peer_before + peer_bytes
 
     async def _first_start(self, parameters: Parameters) -> None:
@@ -309,12 +313,12 @@ class Coordinator:
             self._start(parameters)
 
     def _start(self, parameters: Parameters) -> None:
-        holder = self._federation.label_holder
+        holder = self._federation.label_party
         self.run_id = secrets.token_hex(8)
         members = {member.worker: member for member in self.membership}
         start = Start(
             run_id=self.run_id,
-            workers=self._federation.workers,
+            workers=self._federation.parties,
             label_holder=holder,
             label_holder_address="" if self._federation.horizontal else members[holder].address,
             classes=members[holder].classes,
@@ -325,9 +329,9 @@ class Coordinator:
 
     def _begin(self, number: int, indices: Tensor, parameters: Parameters) -> "_Begun":
         holder = self._federation.holder
-        expected = {w: parameters.expected_from(w, holder) for w in range(self._federation.workers)}
+        expected = {w: parameters.expected_from(w, holder) for w in range(self._federation.parties)}
         self.inboxes[number] = inbox = Inbox(number, expected, holder)
-        rows = own_rows(indices, self._shares) if self._shares else [indices] * self._federation.workers
+        rows = own_rows(indices, self._shares) if self._shares else [indices] * self._federation.parties
         self._order(number, Purpose.PURPOSE_TRAIN, dict(enumerate(rows)), parameters)
         return _Begun(number, indices, inbox)
 
@@ -390,7 +394,7 @@ class Coordinator:
         losses = {worker: upload.loss for worker, upload in uploads.items() if upload.loss is not None}
         about = (begun.number, begun.indices, parameters.version, parameters.current)
         if not self._shares:
-            holder = self._federation.label_holder
+            holder = self._federation.label_party
             self.record.losses.append(losses[holder])
             return Observation(*about, gradients_of_round(given, len(parameters.current.bottoms), holder))
         sizes = list(map(len, own_rows(begun.indices, self._shares)))
@@ -436,7 +440,7 @@ class Coordinator:
 
     def _peers_outputs(self, parameters: Parameters) -> int:
         """Return how many numbers a sample's outputs have that go to the label holder."""
-        holder = self._federation.label_holder
+        holder = self._federation.holder
         return sum(width for worker, width in enumerate(parameters.output_widths) if worker != holder)
 
     def _order(self, number: int, purpose: Purpose, rows: Mapping[int, Tensor], parameters: Parameters) -> None:
@@ -463,7 +467,7 @@ class Coordinator:
             self._journal.worker(member.worker, "lost")
         if self._ending or not self._started:
             return  # before the start a worker may leave and come back
-        if member.worker == self._federation.label_holder:
+        if member.worker == self._federation.holder:
             self._bytes_peer_before = self.bytes_peer
         if self._disturbances.patience and not member.refusal:
             self._disturbances.left(member)
@@ -510,5 +514,5 @@ class Coordinator:
         up, down = self.bytes_up, self.bytes_down
         return {
             "bytes": {"up": up.total(), "down": down.total(), "peer": self.bytes_peer},
-            "workers": [{"id": w, "up": up[w], "down": down[w]} for w in range(self._federation.workers)],
+            "workers": [{"id": w, "up": up[w], "down": down[w]} for w in range(self._federation.parties)],
         }

@@ -5,7 +5,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -65,6 +65,10 @@ class ServeOptions:
     """Whether workers outlive a coordinator that is stopped, and wait for it to be resumed."""
     controls: Connection | None = None
     """Where whoever watches says pause, resume or stop."""
+    labels: tuple[int, ...] | None = None
+    """Every sample's label, if the coordinator has them: an attack then knows them too."""
+    label_holder: Callable[[str, Callable[[CafeError], None]], None] | None = None
+    """Starts the coordinator's own label holder, given our address and how to tell that it failed."""
 
 
 @dataclass
@@ -201,7 +205,7 @@ async def _federate(
     reason: str | None = "the coordinator failed"
     comes_back = False
     try:
-        run.setting = await coordinator.gather()
+        run.setting = replace(await coordinator.gather(), labels=options.labels)
         journal.run(config.model_dump(mode="json"), run.setting.samples, run.setting.rounds)
         on_joined()
         show_attack = await asyncio.to_thread(run.start_attack, config, options)
@@ -237,7 +241,7 @@ async def _start_server(
 ) -> grpc.aio.Server:
     federation = config.federation
     server = grpc.aio.server(
-        options=server_options(federation.workers, federation.silence_timeout),
+        options=server_options(federation.parties, federation.silence_timeout),
         interceptors=[Pace(federation.round_timeout)],
     )
     add_coordinator(CoordinatorService(coordinator, options.tls is not None), server)
@@ -253,5 +257,14 @@ async def _start_server(
         await checks.set(name, status)
     port = add_port(server, options.listen, options.tls)
     await server.start()
-    on_address(f"{options.listen.rpartition(':')[0]}:{port}")
+    address = f"{options.listen.rpartition(':')[0]}:{port}"
+    on_address(address)
+    if options.label_holder is not None:
+        loop = asyncio.get_running_loop()
+
+        def fail(error: CafeError) -> None:
+            with contextlib.suppress(RuntimeError):  # the rounds are over, and nobody listens any more
+                loop.call_soon_threadsafe(coordinator.give_up, error)
+
+        options.label_holder(address, fail)
     return server

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from protos.alignment_pb2 import PassHeader, PassPart
 from vfl.errors import UserError
 from vfl.limits import CHUNK_BYTES
+from vfl.network import PROTOCOL_VERSION
 
 HASH_BYTES = 16
 """Of an HMAC-SHA-256: among 100 million ids two are alike with a chance of about 1e-23."""
@@ -28,6 +30,13 @@ def pieces(hashes: np.ndarray) -> Iterator[bytes]:
     size = CHUNK_BYTES // HASH_BYTES
     for first in range(0, len(hashes), size):
         yield hashes[first : first + size].tobytes()
+
+
+def pass_parts(worker: int, step: int, data: bytes) -> Iterator[PassPart]:
+    """Cut a message of a private intersection into parts that fit."""
+    yield PassPart(header=PassHeader(protocol_version=PROTOCOL_VERSION, worker=worker, step=step, bytes=len(data)))
+    for first in range(0, len(data), CHUNK_BYTES):
+        yield PassPart(data=data[first : first + CHUNK_BYTES])
 
 
 def common_hashes(parties: Sequence[np.ndarray]) -> np.ndarray:

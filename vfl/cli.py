@@ -103,6 +103,16 @@ def serve(
     referee: Annotated[
         bool, typer.Option("--referee", help="Simulation: load the data set afterwards and score the attack.")
     ] = False,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="With federation.label_holder coordinator: a file with the labels, as `cafe slice` writes."),
+    ] = None,
+    label_listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where workers then reach the coordinator's label holder.")
+    ] = None,
+    label_advertise: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The address they are told, if it is not --label-listen's.")
+    ] = None,
     tls: Tls = None,
     insecure: Insecure = False,
     resume: Resume = False,
@@ -111,8 +121,14 @@ def serve(
 ) -> None:
     """Start the coordinator alone; workers join with `cafe work`."""
     config = load_config(file, changes)
-    _address(listen, "--listen")
-    _address(ui_listen, "--ui-listen")
+    for name, address in (
+        ("--listen", listen),
+        ("--ui-listen", ui_listen),
+        ("--label-listen", label_listen),
+        ("--label-advertise", label_advertise),
+    ):
+        if address is not None:
+            _address(address, name)
     from vfl.tls import COORDINATOR, identity_for
 
     identity = identity_for(tls, insecure, COORDINATOR, {"--listen": listen})
@@ -120,11 +136,13 @@ def serve(
     from server.main import ServeOptions
     from server.main import serve as conduct
     from vfl.estimates import Estimates
+    from vfl.label_party import LabelOptions, label_party
     from vfl.progress import Watch
     from vfl.slices import load_data
 
     workers, patience = config.federation.workers, config.federation.patience(REJOIN_SECONDS)
-    with _page(ui, ui_listen, folder) as controls:
+    told = LabelOptions(labels, label_listen, label_advertise)
+    with label_party(config, told, tls, insecure, patience) as party, _page(ui, ui_listen, folder) as controls:
         options = ServeOptions(
             folder,
             listen,
@@ -134,6 +152,8 @@ def serve(
             workers_wait=patience > 0,
             estimates=ui,
             controls=controls,
+            labels=party.labels if party else None,
+            label_holder=party.start if party else None,
         )
         noted = Estimates(folder) if ui else contextlib.nullcontext()
         with _reported(folder), noted, Watch(folder, workers, quiet) as watch:
@@ -166,6 +186,9 @@ def work(
     align_key: Annotated[
         Path | None, typer.Option(help="With a table: a file with the secret that all workers share, and nobody else.")
     ] = None,
+    psi: Annotated[
+        bool, typer.Option("--psi", help="With a table and two workers: private set intersection instead of a key.")
+    ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")] = None,
     key_file: Annotated[
         Path | None, typer.Option(help="A file with this worker's secret, which its defences draw from.")
@@ -189,7 +212,7 @@ def work(
 
     patience = config.federation.patience(REJOIN_SECONDS)
     options = WorkerOptions(worker, coordinator, listen, advertise, threads, key_file, identity, insecure, patience)
-    finished = take_part(config, hold(config, data, align_key, options), options)
+    finished = take_part(config, hold(config, data, align_key, options, psi), options)
     print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
     for line in defence_lines([finished.defence]):
         print(line, file=sys.stderr)
@@ -267,15 +290,26 @@ def certs(
     worker_name: Annotated[
         list[str] | None, typer.Option(metavar="M=HOST", help="A name or address of worker M; may be repeated.")
     ] = None,
+    label_name: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="A name or address of the coordinator's label holder (federation.label_holder coordinator): it gets a "
+            "certificate too, as worker number --workers; may be repeated.",
+        ),
+    ] = None,
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")] = 365,
 ) -> None:
     """Make TLS certificates: an authority and one a role; what is in DIR already is kept, and more may be added."""
     from vfl.certs import make_certificates, worker_names
-    from vfl.tls import COORDINATOR
+    from vfl.tls import COORDINATOR, worker_role
 
     names = worker_names(worker_name or [])
     if coordinator_name:
         names[COORDINATOR] = coordinator_name
+    if label_name:
+        names[worker_role(workers)] = label_name
+        workers += 1
     for path in make_certificates(folder, workers, names, days):
         print(path)
     print("each party needs ca.pem and its own .pem and .key; nobody else needs ca.key: keep it", file=sys.stderr)

@@ -31,7 +31,7 @@ class FederationConfig(Section):
     epochs: int | None = Field(None, ge=1)
     rounds: int | None = Field(None, ge=1)
     schedule: Literal["epochs", "uniform", "orthogonal"] = "epochs"
-    label_holder: int = Field(0, ge=0)
+    label_holder: Annotated[int, Field(ge=0)] | Literal["coordinator"] = 0
     label_holder_features: bool = True
     slices: tuple[str, ...] | None = None
     join_timeout: float = Field(120.0, gt=0)
@@ -47,9 +47,17 @@ class FederationConfig(Section):
             raise ValueError("give either epochs or rounds, and not both")
         if self.horizontal:
             self._whole_samples()
-        if self.label_holder >= self.workers:
-            raise ValueError(f"label_holder is {self.label_holder}, but the workers are 0 to {self.workers - 1}")
-        if not self.label_holder_features and not self.label_holder == self.workers - 1 > 0:
+        if self.label_holder == "coordinator":
+            if not self.label_holder_features:
+                raise ValueError(
+                    "label_holder_features: the coordinator has no features in any case; leave it out, or name a "
+                    "worker as label_holder"
+                )
+        elif self.label_holder >= self.workers:
+            raise ValueError(
+                f"label_holder is {self.label_holder}, but the workers are 0 to {self.workers - 1} (or say coordinator)"
+            )
+        elif not self.label_holder_features and not self.label_holder == self.workers - 1 > 0:
             raise ValueError(
                 f"label_holder_features: a label holder without features must be the last of two workers or more; "
                 f"set label_holder to {max(1, self.workers - 1)}"
@@ -69,12 +77,9 @@ class FederationConfig(Section):
 
     @field_validator("label_holder", mode="before")
     @classmethod
-    def _is_a_worker(cls, value: Any) -> Any:
-        if value == "coordinator":
-            raise ValueError(
-                "labels at the coordinator are not played: it would compute the top model itself and see every "
-                "worker's outputs; give them to a worker without features (label_holder_features: false)"
-            )
+    def _names_a_party(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "coordinator":
+            raise ValueError(f"label_holder is {value!r}, expected a worker's number, or coordinator")
         return value
 
     @property
@@ -83,12 +88,27 @@ class FederationConfig(Section):
         return self.kind == "horizontal"
 
     @property
+    def labels_at_coordinator(self) -> bool:
+        """Whether the coordinator has the labels; it then runs the label holder beside itself, as one party more."""
+        return self.label_holder == "coordinator"
+
+    @property
+    def parties(self) -> int:
+        """Return how many take part in the rounds: the workers, and the coordinator's label holder if it has one."""
+        return self.workers + self.labels_at_coordinator
+
+    @property
+    def label_party(self) -> int:
+        """Return the number of the party with the labels: a worker, or the coordinator's own after the last worker."""
+        return self.workers if self.label_holder == "coordinator" else self.label_holder
+
+    @property
     def holder(self) -> int | None:
-        """Return the label holder; None in a horizontal federation, where each worker has labels."""
-        return None if self.horizontal else self.label_holder
+        """Return the party with the labels; None in a horizontal federation, where each worker has some."""
+        return None if self.horizontal else self.label_party
 
     def holds_labels(self, worker: int) -> bool:
-        """Tell whether a worker has labels, and with them the top model."""
+        """Tell whether a party has labels, and with them the top model."""
         return self.holder in (None, worker)
 
     def bottom_of(self, worker: int) -> int:
@@ -223,6 +243,12 @@ class RunConfig(Section):
                 if not 0 <= worker < self.federation.workers:
                     last = self.federation.workers - 1
                     raise ValueError(f"{key} names worker {worker}, but the workers are 0 to {last}")
+        chains = [self.defence_of(worker) for worker in range(self.federation.workers)]
+        if self.federation.labels_at_coordinator and any(one.name == "indices" for chain in chains for one in chain):
+            raise ValueError(
+                "defence indices keeps the coordinator from knowing the rows of a batch, and with label_holder: "
+                "coordinator it must know them to find their labels; give the labels to a worker"
+            )
         return self
 
     @property
@@ -231,7 +257,9 @@ class RunConfig(Section):
         return self.transcript or (self.federation.checkpoint_every is not None and self.attack.name != "none")
 
     def defence_of(self, worker: int) -> DefenceChain:
-        """Return a worker's defences, in their order."""
+        """Return a worker's defences, in their order; the coordinator's own label holder has none."""
+        if worker == self.federation.workers:
+            return (PluginSection(name="none"),)
         chosen = self.defence
         if isinstance(chosen, DefencesByWorker):
             chosen = chosen.workers.get(worker, chosen.others)

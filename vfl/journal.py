@@ -36,13 +36,18 @@ class Journal:
     def run(self, config: Mapping[str, Any], samples: int, planned_rounds: int) -> None:
         """Write what the run is, once that is known."""
         federation = config["federation"]
+        workers, holder = federation["workers"], federation["label_holder"]
+        if holder == "coordinator":  # its own label holder is numbered after the workers
+            holder = workers
+        if federation.get("kind") == "horizontal":
+            holder = None
         self._write(
             "run",
             version=VERSION,
             config=config,
             seed=config["seed"],
-            workers=federation["workers"],
-            label_holder=None if federation.get("kind") == "horizontal" else federation["label_holder"],
+            workers=workers,
+            label_holder=holder,
             batch_size=federation["batch_size"],
             samples=samples,
             planned_rounds=planned_rounds,

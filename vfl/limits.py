@@ -32,6 +32,9 @@ CLASSES = 1_000_000
 FEATURES = 1 << 30
 """What a joining worker may claim, and a data set hold; memory grows with each."""
 
+PRIVATE_IDS = 1_000_000
+"""Ids that a worker may bring to a private intersection, some 40 bytes each in every message of it."""
+
 IDS = 10_000_000
 """Ids that a worker may bring to be aligned, 16 bytes of memory each."""
 

@@ -79,6 +79,8 @@ class Setting:
     device: str = "auto"
     shares: tuple[int, ...] = ()
     """In a horizontal federation how many samples each worker holds; `boxes` has one whole sample then."""
+    labels: tuple[int, ...] | None = None
+    """Every sample's class, where the coordinator holds the labels itself; None where a worker does."""
 
     @property
     def workers(self) -> int:

@@ -20,6 +20,9 @@ from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
 from vfl.shares import even_runs, sample_runs
 
+LABELS = "labels.safetensors"
+"""The file with what the coordinator holds, if it holds the labels."""
+
 
 @dataclass(frozen=True)
 class WorkerData:
@@ -136,7 +139,7 @@ def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
     if config.federation.horizontal:
         return _share_for(data, config, worker)
     box = dict(enumerate(boxes_of(data, config))).get(worker, Box.nothing(data.sample_shape))
-    holds_labels = worker == config.federation.label_holder
+    holds_labels = worker == config.federation.holder
     return WorkerData(
         box,
         box.cut(data.x),
@@ -176,10 +179,13 @@ def _whole(data: Data) -> Box:
 
 
 def write_slices(config: RunConfig, data: Data, folder: Path) -> list[Path]:
-    """Give each worker a file with its own slice, so that none of them ever holds another's features."""
+    """Give each party a file with its own slice, so that none of them ever holds another's features.
+
+    Where the coordinator has the labels, theirs is the last.
+    """
     paths = []
-    for worker in range(config.federation.workers):
-        path = folder / f"worker-{worker}.safetensors"
+    for worker in range(config.federation.parties):
+        path = folder / (LABELS if worker == config.federation.workers else f"worker-{worker}.safetensors")
         slice_for(data, config, worker).save(path)
         paths.append(path)
     return paths

@@ -183,6 +183,7 @@ def _setting_tree(setting: Setting) -> dict[str, Any]:
         "batch_size": setting.batch_size,
         "schedule": setting.schedule,
         "shares": setting.shares,
+        **({} if setting.labels is None else {"labels": list(setting.labels)}),
     }
 
 
@@ -200,6 +201,9 @@ def _setting(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
     problem = tiling_problem(boxes)
     if problem:
         raise ValueError(problem)
+    labels = _labels(tree.get("labels"), tree["samples"], tree["classes"])
+    if (labels is None) == config.federation.labels_at_coordinator:
+        raise ValueError("it has labels exactly if federation.label_holder is coordinator")
     return Setting(
         model=config.model,
         boxes=boxes,
@@ -212,4 +216,15 @@ def _setting(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
         seed=config.seed,
         device=config.device,
         shares=shares,
+        labels=labels,
     )
+
+
+def _labels(found: Any, samples: int, classes: int) -> tuple[int, ...] | None:
+    """Return the labels that a coordinator knew, None if it knew none."""
+    if found is None:
+        return None
+    right = isinstance(found, list) and len(found) == samples
+    if not right or not all(type(label) is int and 0 <= label < classes for label in found):
+        raise ValueError(f"its labels are not {samples} numbers below {classes}")
+    return tuple(found)

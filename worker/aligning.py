@@ -11,7 +11,7 @@ import numpy as np
 
 from protos.alignment_pb2 import AlignHeader, AlignPart, PlaceRequest
 from protos.alignment_pb2_grpc import AlignmentStub
-from vfl.alignment import HASH_BYTES, from_bytes, keyed_hashes, pieces, rows_of
+from vfl.alignment import HASH_BYTES, from_bytes, keyed_hashes, pass_parts, pieces, rows_of
 from vfl.config import RunConfig
 from vfl.datasets import datasets
 from vfl.datasets.holding import Holding
@@ -21,6 +21,7 @@ from vfl.network import PROTOCOL_VERSION, reach, sentence
 from vfl.partition import Box
 from vfl.slices import WorkerData, load_data, slice_for
 from vfl.tls import COORDINATOR
+from worker.intersecting import intersect, load_library
 from worker.keys import read_key
 from worker.rounds import WorkerOptions
 
@@ -28,28 +29,49 @@ SUFFIXES = (".csv", ".parquet")
 """Files that are tables of a worker's own; any other is a slice that was cut before."""
 
 
-def hold(config: RunConfig, path: Path | None, key_file: Path | None, options: WorkerOptions) -> WorkerData:
+def hold(
+    config: RunConfig, path: Path | None, key_file: Path | None, options: WorkerOptions, psi: bool = False
+) -> WorkerData:
     """Return what a worker holds: its own table, aligned; the slice in its file; or its slice of the whole data set."""
     if path is not None and path.suffix.lower() in SUFFIXES:
-        return aligned(config, path, key_file, options)
+        return aligned(config, path, key_file, options, psi)
+    if psi:
+        raise UserError("--psi: aligns a worker's own table; give --data TABLE.csv or TABLE.parquet")
     if key_file is not None:
         raise UserError(f"--align-key {key_file}: aligns a worker's own table; give --data TABLE.csv or TABLE.parquet")
     return WorkerData.load(path) if path else slice_for(load_data(config), config, options.worker)
 
 
-def aligned(config: RunConfig, path: Path, key_file: Path | None, options: WorkerOptions) -> WorkerData:
+def aligned(
+    config: RunConfig, path: Path, key_file: Path | None, options: WorkerOptions, psi: bool = False
+) -> WorkerData:
     """Read a worker's table, and keep the rows that all workers have."""
-    if key_file is None:
+    if config.federation.labels_at_coordinator:
+        raise UserError(
+            f"--data {path}: tables are aligned under a key that the coordinator must not have, and with label_holder: "
+            f"coordinator its labels would have to be aligned too; give the labels to a worker, or cut slices from "
+            f"one table with `cafe slice`"
+        )
+    if psi:
+        if key_file is not None:
+            raise UserError("--psi: needs no key; leave --align-key out")
+        if config.federation.workers != 2:
+            raise UserError(f"--psi: two workers intersect, here are {config.federation.workers}; use --align-key")
+        load_library()
+    elif key_file is None:
         raise UserError(
             f"--data {path}: a table is aligned with the others' by keyed hashes of its ids; give --align-key FILE, "
             f"a secret that all workers have and the coordinator has not"
         )
-    key = read_key(key_file, "--align-key")
+    key = None if key_file is None else read_key(key_file, "--align-key")
     tables, holding = _read(config, path, options.worker)
     assert holding.ids is not None
-    hashes = keyed_hashes(holding.ids, bytes.fromhex(key))
     with _Talk(config, options) as talk:
-        common = talk.compare(hashes)
+        if key is None:
+            common, hashes = intersect(holding.ids, talk.swap)
+        else:
+            hashes = keyed_hashes(holding.ids, bytes.fromhex(key))
+            common = talk.compare(hashes)
         data = tables.encode([holding.take(rows_of(common, hashes))])
         box = talk.place(data.sample_shape[0])
     holds_labels = holding.label is not None
@@ -81,7 +103,7 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
     if not isinstance(tables, TableSet) or tables.id is None:
         raise UserError(f"--data {path}: the config must say how to read it: data.name csv or parquet, and data.id")
     holding = tables.holding(path, worker)
-    if worker != config.federation.label_holder:
+    if worker != config.federation.holder:
         return tables, replace(holding, label=None)
     if holding.label is None:
         raise UserError(f"data.label: {path} has no column {tables.label!r}, and worker {worker} is the label holder")
@@ -122,6 +144,15 @@ class _Talk:
         if not count or len(received) != count * HASH_BYTES:
             raise RunFailedError(f"the coordinator says that {count} of {len(hashes)} ids are known to all workers")
         return from_bytes(bytes(received))
+
+    def swap(self, step: int, data: bytes) -> bytes:
+        """Post a step of a private intersection; return what the other worker posts."""
+        answers = self._stub.Pass(pass_parts(self._worker, step, data), timeout=self._patience)
+        expected = next(answers).header.bytes
+        received = b"".join(part.data for part in answers)
+        if len(received) != expected:
+            raise RunFailedError(f"the other worker's message has {len(received)} bytes, {expected} were announced")
+        return received
 
     def place(self, features: int) -> Box:
         """Say how many features we have; return which of the whole sample's they are."""

@@ -224,7 +224,7 @@ class Rounds:
         if tls is None and not self._options.insecure:
             refuse_plain(address, "the label holder's address")
         # Our own config says who it is: a coordinator must not be able to name a worker that it is in league with.
-        holder = worker_role(self._config.federation.label_holder)
+        holder = worker_role(self._config.federation.label_party)
         silence = self._config.federation.silence_timeout
         return Peer(address, start.run_id, self._worker, self._timeout, holder, tls, silence)
 

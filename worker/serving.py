@@ -30,7 +30,7 @@ class WorkerServer:
         federation = config.federation
         timeout, holds_labels = federation.round_timeout, worker == federation.holder
         try:
-            self._server = self._do(_made(federation.workers, federation.silence_timeout, timeout))
+            self._server = self._do(_made(federation.parties, federation.silence_timeout, timeout))
             service = ExchangeService(meeting, holds_labels, worker, timeout, tls is not None)
             self.port = self._do(_listening(self._server, service, listen, tls))
         except BaseException:

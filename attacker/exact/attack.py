@@ -10,6 +10,7 @@ from attacker.exact.certificate import certify
 from attacker.exact.choice import Choice
 from attacker.exact.collect import Rounds
 from attacker.exact.completion import ALL_OUTPUTS, MOST_TURNS, complete
+from attacker.exact.known_labels import NOTE, by_labels
 from attacker.exact.labels import Joined, join_workers, unjoined
 from attacker.exact.moving.recover import recover_moving
 from attacker.exact.moving.trail import Trails
@@ -62,6 +63,12 @@ class ExactAttack:
                 self._trails = None  # a warm-up: its frozen rounds tell everything
 
     @property
+    def _known(self) -> Tensor | None:
+        """Return the labels that the coordinator has; None too where it is not known which sample is which."""
+        labels = self._setting.labels
+        return None if labels is None or self._relinks else torch.tensor(labels)
+
+    @property
     def _per_epoch(self) -> int:
         return -(-self._setting.samples // self._setting.batch_size)
 
@@ -95,6 +102,9 @@ class ExactAttack:
         early = self._invert(cells, bottoms, [own.h for own in solved], progress) if any(around) else None
         with one_thread():
             joined = self._join(cells, solved, bottoms, top, around, early)
+        groups, told = self._arbitrary(cells), self._known
+        if told is not None:
+            joined, groups = by_labels(cells, joined, told)
         certificate = torch.stack([c[order] for c, order in zip(certificates, joined.orders, strict=True)], dim=1)
         certificate = torch.fmax(certificate, joined.misfits)
         found = [own.h[order] for own, order in zip(solved, joined.orders, strict=True)]
@@ -104,17 +114,21 @@ class ExactAttack:
             representations=tuple(h.float() for h in found),
             layers=tuple(layer.name for layer in self._choice.layers),
             labels=joined.labels,
-            cells=self._arbitrary(cells),
+            cells=groups,
             certificates=certificate,
             rounds=tuple(self._rounds.numbers),
-            used=("parameters", "gradients")
-            if self._single or self._relinks
-            else ("indices", "parameters", "gradients"),
+            used=(
+                *(() if self._single or self._relinks else ("indices",)),
+                "parameters",
+                "gradients",
+                *(() if told is None else ("labels",)),
+            ),
             notes=(
                 f"Steps I and II by {self._choice.method.replace('_', ' ')}.",
                 *notes_on_gradients(cells, certificate, self._rounds.noisy, solved),
                 *notes_on_models(self._setting, self._choice, bottoms, certificate, inverted),
                 *joined.notes,
+                *(() if told is None else (NOTE,)),
             ),
         )
 
@@ -144,7 +158,7 @@ class ExactAttack:
             )
         names, shapes = [layer.name for layer in self._choice.layers], [box.shape for box in self._setting.boxes]
         given = None if early is None else [x if past else None for x, past in zip(early.slices, around, strict=True)]
-        return join_workers(cells, solved, bottoms, names, shapes, top, given)
+        return join_workers(cells, solved, bottoms, names, shapes, top, given, self._known)
 
     def _invert(
         self, cells: Sequence[Cell], bottoms: Sequence[nn.Module], found: Sequence[Tensor], progress: Progress

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attacker.exact.solve import Solved
-from attacker.least_squares import SKETCH, pseudo_inverse
+from attacker.least_squares import SKETCH
 from vfl.models.layers import FullyConnected
 from vfl.observation import Setting
 
@@ -63,7 +63,7 @@ def complete(
     for row, batch in zip(means, batches, strict=True):
         row[batch] = 1 / len(batch)
     together, sums = means.T @ means, torch.einsum("tn,tqd->nqd", means, gradients)
-    start = torch.einsum("nt,tqd->nqd", pseudo_inverse(batches, samples)[0], gradients)
+    start = _least_norm(means, gradients)
     right = torch.linalg.eigh(start.transpose(1, 2) @ start)[1][:, :, -1]
     for turn in range(MOST_TURNS):
         left = _unit(_solve(together, right, torch.einsum("nqd,nd->nq", sums, _unit(right))))
@@ -82,6 +82,14 @@ def complete(
     drawn = (means > 0).double().T
     unexplained = (drawn @ rest.square().sum((1, 2)) / (drawn @ gradients.square().sum((1, 2)))).sqrt()
     return Solved(h, v), torch.where(h.isfinite().all(1), unexplained, torch.nan)
+
+
+def _least_norm(means: Tensor, gradients: Tensor) -> Tensor:
+    """Return the smallest (samples, outputs, inputs) that explain the rounds, as near as a start needs to be."""
+    between = means @ means.T
+    between.diagonal().add_(1e-9 * between.diagonal().mean())  # the batches of any two epochs have the same sum
+    weights = torch.cholesky_solve(gradients.flatten(1), torch.linalg.cholesky(between))
+    return (means.T @ weights).reshape(-1, *gradients.shape[1:])
 
 
 def _solve(together: Tensor, factors: Tensor, right_side: Tensor) -> Tensor:

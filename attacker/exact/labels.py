@@ -44,10 +44,12 @@ def join_workers(
     shapes: Sequence[Shape],
     top: nn.Module,
     given: Sequence[Tensor | None] | None = None,
+    known: Tensor | None = None,
 ) -> Joined:
     """Match the workers' candidates within cells and read off the labels.
 
-    `given` has the data (samples, *shape) of workers where they also go past the layer.
+    `given` has the data (samples, *shape) of workers where they also go past the layer, `known` the labels if they
+    are: in a cell only its own are then possible.
     """
     tails = [
         run_tail(bottom.double(), layer, shape, own.h, x)
@@ -64,7 +66,7 @@ def join_workers(
     orders = match(cells, apart)
     for cell in cells:
         if len(cell.samples) > 1:
-            _check_forward(torch.tensor(cell.samples), orders, apart, tails, top)
+            _check_forward(torch.tensor(cell.samples), orders, apart, tails, top, known)
     together = [worker.take(order) for worker, order in zip(apart, orders, strict=True)]
     u = common_u(together)
     labels = _labels(u, together, [tail.z[order] for tail, order in zip(tails, orders, strict=True)], top)
@@ -76,12 +78,17 @@ def join_workers(
 
 
 def _check_forward(
-    slots: Tensor, orders: Sequence[Tensor], apart: Sequence[Equations], tails: Sequence[Tail], top: nn.Module
+    slots: Tensor,
+    orders: Sequence[Tensor],
+    apart: Sequence[Equations],
+    tails: Sequence[Tail],
+    top: nn.Module,
+    known: Tensor | None,
 ) -> None:
     """Put a cell's candidates in another order where running them forward contradicts the present one."""
     z = [tail.z[order[slots]] for tail, order in zip(tails, orders, strict=True)]
     own = [worker.take(order[slots]) for worker, order in zip(apart, orders, strict=True)]
-    choice = rearrange(Forward(z, own, top), len(slots), len(own))
+    choice = rearrange(Forward(z, own, top, None if known is None else known[slots]), len(slots), len(own))
     for m, order in enumerate(orders):
         order[slots] = order[slots][choice[:, m]]
 

@@ -19,8 +19,13 @@ MOST = 70_000
 class Forward:
     """The misfit of any choice of candidates within one cell."""
 
-    def __init__(self, z: Sequence[Tensor], workers: Sequence[Equations], top: nn.Module) -> None:
+    def __init__(
+        self, z: Sequence[Tensor], workers: Sequence[Equations], top: nn.Module, labels: Tensor | None = None
+    ) -> None:
+        """Begin; `labels` are those that the samples may have, if any are known."""
         self._z, self._workers, self._top = z, workers, top
+        self._impossible = torch.ones(workers[0].b.shape[1], dtype=torch.bool)
+        self._impossible[slice(None) if labels is None else labels] = False
         self._weight = [worker.weight.square() for worker in workers]
 
     def best(self, choice: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,7 +43,8 @@ class Forward:
         u = common_u(picked)
         away = torch.stack([((own.a @ u[:, :, None])[:, :, 0] - own.b).square().sum(dim=1) for own in picked])
         weight = torch.stack([own.weight.square() for own in picked])
-        return ((weight * away).sum(dim=0) / weight.sum(dim=0)).sqrt(), u.argmin(dim=1)
+        label = u.masked_fill(self._impossible, torch.inf).argmin(dim=1)
+        return ((weight * away).sum(dim=0) / weight.sum(dim=0)).sqrt(), label
 
     def _forward(self, choice: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
@@ -52,7 +58,7 @@ class Forward:
             away = (guesses @ worker.a[picked].transpose(1, 2) - worker.b[picked, None]).square().sum(dim=2)
             cost += self._weight[m][picked, None] * away
             total += self._weight[m][picked]
-        low = cost.min(dim=1)
+        low = cost.masked_fill(self._impossible, torch.inf).min(dim=1)
         return (low.values / total).sqrt(), low.indices
 
 

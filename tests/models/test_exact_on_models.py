@@ -12,12 +12,14 @@ from attacker.interface import Recovery, silent
 from bench.one_process import observations
 from examples import architectures
 from vfl.config import TrainingConfig
+from vfl.datasets import datasets
 from vfl.errors import UserError
 from vfl.model_section import ModelSection
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import Setting
 from vfl.partition import Box, partition
+from vfl.registry import PluginSection
 
 CLASSES = 4
 
@@ -186,3 +188,19 @@ def test_values_of_either_sign_are_followed_while_the_model_trains():
     for box, found in zip(setting.boxes, recovery.slices, strict=True):
         right = (found - box.cut(x)).abs().amax(dim=1) < 1e-2
         assert int(right.sum()) >= 17
+
+
+def test_average_pooling_brings_gradients_of_one_class_together():
+    """Why its certificates are worse: a batch with a class twice is almost of lower rank, and float32 is not enough."""
+    data = datasets.build(PluginSection(name="digits", samples=40, test_samples=0)).load()
+    conditions = {}
+    for name in ("avgpool_cnn", "tanh_cnn"):
+        boxes = tuple(partition(data.sample_shape, 2))
+        setting = Setting(own(name), boxes, data.classes, 40, 8, "epochs", 25, True, 0, "cpu")
+        rounds = list(observations(setting, data.x, data.y, TrainingConfig()))
+        twice = torch.tensor([len(data.y[one.indices].unique()) < 8 for one in rounds])
+        values = torch.stack([torch.linalg.svdvals(one.gradients.bottoms[1]["1.weight"].double()) for one in rounds])
+        conditions[name] = values[:, 0] / values[:, 7], twice
+    (average, twice), (tanh, _) = conditions["avgpool_cnn"], conditions["tanh_cnn"]
+    assert average[twice].median() > 1e4 * tanh[twice].median()
+    assert average[~twice].max() < 1e3

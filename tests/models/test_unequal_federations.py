@@ -49,7 +49,6 @@ def test_shared_bottom_models_train_as_one(tmp_path):
 @pytest.mark.parametrize(
     ("federation", "sentence"),
     [
-        ({"label_holder": "coordinator"}, "labels at the coordinator are not played: .* see every worker's outputs"),
         ({"label_holder_features": False}, "must be the last of two workers or more; set label_holder to 3"),
         (
             {"label_holder_features": False, "label_holder": 3, "slices": ["0:1"]},

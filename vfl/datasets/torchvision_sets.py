@@ -35,7 +35,7 @@ class TorchvisionSet(DataSet):
 
 @datasets.register("mnist")
 class Mnist(TorchvisionSet):
-    """28x28 handwritten digits."""
+    """28x28 handwritten digits (LeCun et al. 1998)."""
 
     def load(self) -> Data:
         """Read the idx files."""
@@ -45,7 +45,7 @@ class Mnist(TorchvisionSet):
 
 @datasets.register("cifar10")
 class Cifar10(TorchvisionSet):
-    """32x32 colour images of ten classes."""
+    """32x32 colour images of ten classes (Krizhevsky 2009)."""
 
     def load(self) -> Data:
         """Read the Python batches."""

@@ -61,7 +61,7 @@ def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | No
         has = "labels" if data.y is not None else "no labels"
         if federation.horizontal:
             return f"has {has}, and in a horizontal federation each worker has some: cut it anew with `cafe slice`"
-        return f"has {has}, and the label holder is worker {federation.label_holder}: cut it anew with `cafe slice`"
+        return f"has {has}, and the label holder is worker {federation.holder}: cut it anew with `cafe slice`"
     if data.y is not None and len(data.y) != samples:
         return f"has {samples} samples and {len(data.y)} labels: cut it anew with `cafe slice`"
     if not bool(torch.isfinite(data.x).all()):

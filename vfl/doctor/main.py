@@ -11,7 +11,7 @@ from vfl.doctor.setup import Setup
 from vfl.doctor.visits import Visits
 from vfl.models import models
 from vfl.network import resolve_device
-from vfl.tls import Identity, identity_for, is_loopback
+from vfl.tls import Identity, identity_for, is_loopback, worker_role
 from worker.defences import Chain
 from worker.main import EVERYWHERE, defence_plan, join_request
 from worker.rounds import WorkerOptions
@@ -32,6 +32,8 @@ def examine_setup(setup: Setup) -> list[Sheet]:
 
 
 def _examine_coordinator(here: Sheet, setup: Setup, identity: Identity | None) -> list[Sheet]:
+    if setup.tls is not None and setup.config.federation.labels_at_coordinator:
+        check_files(here, setup.tls, worker_role(setup.config.federation.label_party), None)
     if setup.tls is not None and identity is None:
         check_disk(here, setup.out)
         return [here]
@@ -42,7 +44,10 @@ def _examine_coordinator(here: Sheet, setup: Setup, identity: Identity | None) -
     elif address:
         _gather(here, setup, listener, address)
     listener.stop()
-    if len(listener.members) == setup.config.federation.workers:
+    if setup.config.federation.labels_at_coordinator:
+        here.later("labels", "of the coordinator, and the port of its label holder, are looked at by `cafe serve`")
+        check_disk(here, setup.out)
+    elif len(listener.members) == setup.config.federation.workers:
         check_whole(here, setup.config, listener.members, setup.out)
     else:
         check_disk(here, setup.out)
@@ -74,7 +79,8 @@ def _examine_worker(here: Sheet, setup: Setup, worker: int, identity: Identity |
 
 def _check_config(here: Sheet, setup: Setup) -> None:
     config, federation = setup.config, setup.config.federation
-    labels = f"worker {federation.holder} has the labels"
+    holder = "the coordinator" if federation.labels_at_coordinator else f"worker {federation.holder}"
+    labels = f"{holder} has the labels"
     if federation.horizontal:
         labels = "each with its own samples and their labels"
     with here.trying("config"):

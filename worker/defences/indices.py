@@ -15,9 +15,9 @@ from worker.keys import read_key
 
 @defences.register("indices")
 class Indices(Defence):
-    """Workers play other rows than the coordinator names, agreed among themselves, so that it cannot link rounds.
+    """Workers play other rows than the coordinator names, so that it cannot link rounds (a remark in Jin et al. 2021).
 
-    This project's reading of the remark in Jin et al. 2021 that CAFE rests on aligned batches. All workers must have
+    Agreed among themselves: this project's reading of the remark that CAFE rests on aligned batches. All must have
     the same policy and key; that they computed on the same rows is checked between them in every round.
     """
 

@@ -9,6 +9,7 @@ from attacker.exact.cells import Cell, cells_of
 from attacker.exact.certificate import UNSURE
 from attacker.exact.choice import Choice
 from attacker.exact.factors import Factors
+from attacker.exact.known_labels import NOTE
 from attacker.exact.labels import join_workers
 from attacker.exact.moving.correct import Where
 from attacker.exact.moving.follow import Followed, Follower
@@ -41,7 +42,8 @@ def recover_moving(
         follower = Follower(trail, where, box.shape, layer.sees_data, options, setting.seed, setting.device)
         followed.append(follower.follow(step))
         share(progress, lambda: unfinished(setting, [own.x for own in followed], together))
-    labels = _labels(setting, choice, trails, where, followed)
+    known = setting.labels
+    labels = _labels(setting, choice, trails, where, followed) if known is None else torch.tensor(known)
     certificates = torch.stack([own.outside for own in followed], dim=1)
     return Recovery(
         slices=tuple(own.x for own in followed),
@@ -49,7 +51,8 @@ def recover_moving(
         cells=together,
         certificates=certificates,
         rounds=tuple(trails.numbers),
-        notes=tuple(_notes(trails, certificates, sum(map(len, together)))),
+        used=("indices", "parameters", "gradients", *(() if known is None else ("labels",))),
+        notes=(*_notes(trails, certificates, sum(map(len, together))), *(() if known is None else (NOTE,))),
     )
 
 

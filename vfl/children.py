@@ -1,0 +1,152 @@
+"""The processes of a run on this machine: started from the fork server, waited for, and none left behind."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+from server.aside import AttackProcess
+from server.disturbances import WorkerLeftError
+from vfl.errors import CafeError, in_words
+from vfl.forkserver import context, end_with_parent, warm_up
+from worker.rounds import Finished
+
+GRACE_SECONDS = 15.0
+JOINED = "all workers have joined"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a process ended: 0, or an exit code with a sentence; `blames` names the worker that it says is at fault."""
+
+    code: int = 0
+    sentence: str = ""
+    blames: int | None = None
+
+
+def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
+    """Run a role in its own process and send its outcome home; Ctrl-C is the parent's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    try:
+        target(pipe, *arguments)
+        outcome = Outcome()
+    except Exception as error:  # the parent must hear of bugs too, with the traceback on standard error
+        if not isinstance(error, CafeError | OSError):
+            import traceback
+
+            traceback.print_exc()
+        told = in_words(error)
+        outcome = Outcome(told.exit_code, str(told), told.worker if isinstance(told, WorkerLeftError) else None)
+    pipe.send(outcome)
+
+
+class Child:
+    """A process with a pipe on which it sends values and, last of all, its outcome."""
+
+    def __init__(self, name: str, process: ForkServerProcess, pipe: Connection) -> None:
+        self.name, self.process, self._pipe = name, process, pipe
+        self.outcome: Outcome | None = None
+        self.finished: Finished | None = None
+
+    def receive(self) -> Any:
+        """Wait for the next value, or the outcome when the process ends without one."""
+        try:
+            value = self._pipe.recv()
+        except EOFError:
+            self.process.join(GRACE_SECONDS)
+            value = Outcome(1, f"the {self.name} ended without a word (exit code {self.process.exitcode})")
+        if isinstance(value, Outcome):
+            self.outcome = value
+        elif isinstance(value, Finished):
+            self.finished = value
+        return value
+
+    @property
+    def pipe(self) -> Connection:
+        """Return the pipe, to wait on."""
+        return self._pipe
+
+
+class Children:
+    """All processes of a run."""
+
+    def __init__(self) -> None:
+        warm_up()
+        self._context = context()
+        self._all: list[Child] = []
+        self._attack: AttackProcess | None = None
+
+    def start_attack(self) -> Connection:
+        """Start the attack's process; return the pipe for the coordinator."""
+        self._attack = AttackProcess()
+        return self._attack.pipe
+
+    def start(self, name: str, target: Callable[..., None], *arguments: Any) -> Child:
+        """Start a process."""
+        ours, theirs = self._context.Pipe(duplex=False)
+        process = self._context.Process(target=_child_main, args=(target, theirs, *arguments), name=name, daemon=True)
+        process.start()
+        theirs.close()
+        child = Child(name, process, ours)
+        self._all.append(child)
+        return child
+
+    def wait_for(self, coordinator: Child) -> Outcome:
+        """Wait for the coordinator's outcome; a worker that fails before all have joined ends the run at once."""
+        joined = False
+        while coordinator.outcome is None:
+            silent = [child for child in self._all if child.outcome is None]
+            for pipe in wait([child.pipe for child in silent]):
+                child = next(child for child in silent if child.pipe is pipe)
+                joined = child.receive() == JOINED or joined
+                if not joined and child is not coordinator and child.outcome and child.outcome.code:
+                    return Outcome(child.outcome.code, f"{child.name}: {child.outcome.sentence}")
+        return coordinator.outcome
+
+    def root_cause(self, outcome: Outcome) -> Outcome:
+        """Put the words of the worker that is blamed beside the coordinator's."""
+        if outcome.blames is None:
+            return outcome
+        child = next(child for child in self._all if child.name == f"worker {outcome.blames}")
+        if child.outcome is None and child.pipe.poll(GRACE_SECONDS):
+            child.receive()
+        if child.outcome is None or not child.outcome.sentence:
+            return outcome
+        return Outcome(child.outcome.code or 1, f"{outcome.sentence}; it says: {child.outcome.sentence}")
+
+    def defence_reports(self) -> list[dict[str, Any]]:
+        """Return what the workers' defences say at the end; the coordinator never hears of it."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        for child in self._all:
+            while child.outcome is None and child.pipe.poll(max(0.0, deadline - time.monotonic())):
+                child.receive()
+        return [child.finished.defence for child in self._all if child.finished]
+
+    def interrupt(self) -> None:
+        """Ask the coordinator to stop; it tells the workers and writes down what is done."""
+        for child in self._all[:1]:
+            if child.process.is_alive():
+                child.process.terminate()
+        deadline = time.monotonic() + GRACE_SECONDS
+        for child in self._all:
+            child.process.join(max(0.0, deadline - time.monotonic()))
+
+    def end(self) -> None:
+        """Make sure that no process is left."""
+        for child in self._all:
+            child.process.join(2.0 if child.outcome else 0.0)
+        for child in self._all:
+            if child.process.is_alive():
+                child.process.terminate()
+        for child in self._all:
+            child.process.join(3.0)
+            if child.process.is_alive():
+                child.process.kill()
+                child.process.join()
+        if self._attack is not None:
+            self._attack.end()
