@@ -95,7 +95,7 @@ def test_a_worker_with_another_model_says_so(config, tmp_path):
     for process in (serve, worker):
         _, words = process.communicate(timeout=500)
         assert process.returncode == 1
-        assert "worker 1: the coordinator's 1.weight has shape (16, 32)" in words
+        assert "worker 1: the coordinator's bottom.1.weight has shape (16, 32)" in words
 
 
 def by_hand(config, folder, order, tag):

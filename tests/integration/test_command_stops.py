@@ -153,9 +153,9 @@ def test_ctrl_c_while_everything_starts_ends_quietly(config, tmp_path, after):
     _, words = process.communicate(timeout=500)
     if process.returncode == 130:
         assert "Traceback" not in words
-    else:  # Python itself was still starting, and ends as Python does
-        assert process.returncode == -signal.SIGINT, words
-        assert "in main" not in words
+    else:  # Python itself was still starting, and ends as Python does: by the signal, or with 1 before `site` is done
+        assert process.returncode == -signal.SIGINT or "init_import_site" in words, words
+        assert not re.search(r'vfl/cli.py", line \d+, in main', words)
     assert nothing_left(tag)
 
 
