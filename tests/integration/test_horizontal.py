@@ -208,6 +208,7 @@ transcript: true
 """
 
 
+@pytest.mark.slow
 def test_a_killed_worker_and_a_killed_coordinator_change_no_number(tmp_path):
     config = tmp_path / "run.yaml"
     config.write_text(CONFIG)
