@@ -26,10 +26,15 @@ def connect(address: str | None, option: str, variables: Mapping[str, str] | Non
     if ray.is_initialized():
         return ray
     environment = {"env_vars": dict(variables)} if variables else None
+    # Not None: Ray would join whatever cluster was last started here, be it alive or not. And one that is made of this
+    # machine listens to this machine alone.
+    where: dict[str, Any] = (
+        {"address": "local", "_node_ip_address": "127.0.0.1"} if address is None else {"address": address}
+    )
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
     try:
         with _own_signals():
-            ray.init(address, runtime_env=environment, **quiet)
+            ray.init(**where, **quiet, runtime_env=environment)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _no_cluster(address, option, str(error)) from None
     return ray
