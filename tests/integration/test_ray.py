@@ -103,7 +103,7 @@ def test_step_three_on_a_cluster_that_loses_a_node_finds_the_same_bits(cluster, 
     assert expected
     assert _recovered(tmp_path / "live") == expected
     assert _recovered(tmp_path / "offline") == expected
-    steps = [json.loads(line) for line in (tmp_path / "live" / "events.jsonl").read_text().splitlines()]
+    steps = [json.loads(line) for line in (tmp_path / "live" / "journal.jsonl").read_text().splitlines()]
     assert any("step III" in str(step) for step in steps)
 
 
@@ -120,6 +120,22 @@ def test_ctrl_c_in_step_three_ends_the_attack_and_its_tasks(cluster, tmp_path):
     assert process.returncode == 130, words
     assert nothing_left("stopped")
     wait_for(lambda: not _at_work(head, "ray::_work_there"))
+
+
+@pytest.mark.timeout(600)
+def test_a_sweep_that_is_told_to_stop_ends_its_cells_on_the_cluster(cluster, tmp_path):
+    long = {"attack": {"name": "none"}, "training.lr": 0.1, "federation.rounds": 10**6}
+    file = write_sweep(tmp_path, cells={"long": long})
+    process = start(
+        "sweep", file, "--out", tmp_path / "out", "--engine", "ray", "--address", cluster.address, tag="long"
+    )
+    head = psutil.Process(cluster.process.pid)
+    wait_for(lambda: _at_work(head, "sweep.guarded") or process.poll() is not None)
+    process.send_signal(signal.SIGTERM)  # which Ray would answer itself
+    _, words = process.communicate(timeout=200)
+    assert process.returncode == 130, words
+    assert "stopped with 0 of 1 cells done" in words
+    wait_for(lambda: not _at_work(head, "sweep.guarded"))
 
 
 @pytest.mark.parametrize(
