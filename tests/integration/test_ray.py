@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,13 +112,8 @@ def test_ctrl_c_in_step_three_ends_the_attack_and_its_tasks(cluster, tmp_path):
     endless = {"name": "exact", "inversion": {"search_steps": 10**8, "engine": "ray", "address": cluster.address}}
     config.write_text(yaml.safe_dump({**ATTACKED, "attack": endless}))
     process = start("run", config, "--out", tmp_path / "out", tag="stopped")
-    head = psutil.Process(cluster.process.pid)
-    wait_for(lambda: _at_work(head, "ray::_work_there") or process.poll() is not None)
-    process.send_signal(signal.SIGINT)
-    _, words = process.communicate(timeout=200)
-    assert process.returncode == 130, words
+    _stop_at_work(process, signal.SIGINT, psutil.Process(cluster.process.pid), "ray::_work_there")
     assert nothing_left("stopped")
-    wait_for(lambda: not _at_work(head, "ray::_work_there"))
 
 
 @pytest.mark.timeout(600)
@@ -129,13 +123,9 @@ def test_a_sweep_that_is_told_to_stop_ends_its_cells_on_the_cluster(cluster, tmp
     process = start(
         "sweep", file, "--out", tmp_path / "out", "--engine", "ray", "--address", cluster.address, tag="long"
     )
-    head = psutil.Process(cluster.process.pid)
-    wait_for(lambda: _at_work(head, "sweep.guarded") or process.poll() is not None)
-    process.send_signal(signal.SIGTERM)  # which Ray would answer itself
-    _, words = process.communicate(timeout=200)
-    assert process.returncode == 130, words
+    # SIGTERM, which Ray would answer itself
+    words = _stop_at_work(process, signal.SIGTERM, psutil.Process(cluster.process.pid), "sweep.guarded")
     assert "stopped with 0 of 1 cells done" in words
-    wait_for(lambda: not _at_work(head, "sweep.guarded"))
 
 
 @pytest.mark.parametrize(
@@ -212,13 +202,29 @@ def _kill_at_work(node: psutil.Process, name: str, command: subprocess.Popen) ->
     os.kill(node.pid, signal.SIGKILL)
 
 
+def _stop_at_work(command: subprocess.Popen, by: signal.Signals, node: psutil.Process, name: str) -> str:
+    """Send a command a signal while a process of that name is at work for it; return its words once both are gone."""
+    try:
+        wait_for(lambda: _at_work(node, name) or command.poll() is not None, seconds=300)
+        assert command.poll() is None, command.communicate()
+        command.send_signal(by)
+        _, words = command.communicate(timeout=200)
+    finally:
+        command.kill()
+    assert command.returncode == 130, words
+    wait_for(lambda: not _at_work(node, name))
+    return words
+
+
 def _at_work(process: psutil.Process, name: str) -> bool:
-    for _ in range(3):  # what ends meanwhile is asked for again
-        try:
-            return any(name in " ".join(child.cmdline()) for child in process.children(recursive=True))
-        except psutil.NoSuchProcess:
-            time.sleep(0.1)
-    return False
+    return any(name in _command(child) for child in process.children(recursive=True))
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # also a killed node that nobody has buried
+        return ""
 
 
 def _recovered(out):
