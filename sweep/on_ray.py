@@ -14,7 +14,7 @@ from typing import Any
 from sweep.cell import Row, run_cell
 from sweep.plan import Cell, cell_folder
 from sweep.progress import Watch
-from vfl.cluster import connect, largest
+from vfl.cluster import connect, largest, leave
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
 from vfl.results import clear_run, write_atomically
@@ -43,7 +43,7 @@ def run_on_ray(cells: list[Cell], out: Path, watch: Watch, address: str | None) 
                 watch.ends(cell.name, row)
                 yield cell, row
     finally:
-        ray.shutdown()  # what still runs ends with whoever asked for it
+        leave()  # what still runs ends with whoever asked for it
 
 
 def _submit(ray: Any, cells: list[Cell]) -> dict[Any, Cell]:

@@ -15,6 +15,10 @@ PROBE_SECONDS = 5.0
 """How long a cluster's head may take to answer. Ray itself would ask for minutes."""
 
 
+_ours = threading.Event()
+"""Set while this process is connected by us, and not by whoever calls us from Python."""
+
+
 def connect(address: str | None, option: str, variables: Mapping[str, str] | None = None) -> Any:
     """Return the module `ray`, connected; a process that is connected already stays so.
 
@@ -37,7 +41,17 @@ def connect(address: str | None, option: str, variables: Mapping[str, str] | Non
             ray.init(**where, **quiet, runtime_env=environment)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _no_cluster(address, option, str(error)) from None
+    _ours.set()
     return ray
+
+
+def leave() -> None:
+    """Let go of the cluster, and of what still runs there for us; one that was made of this machine ends."""
+    if _ours.is_set():
+        import ray
+
+        ray.shutdown()
+        _ours.clear()
 
 
 def check(address: str | None, option: str) -> None:

@@ -116,6 +116,7 @@ def test_ctrl_c_in_step_three_ends_the_attack_and_its_tasks(cluster, tmp_path):
     assert nothing_left("stopped")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_sweep_that_is_told_to_stop_ends_its_cells_on_the_cluster(cluster, tmp_path):
     long = {"attack": {"name": "none"}, "training.lr": 0.1, "federation.rounds": 10**6}
