@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from vfl.cluster import leave
 from vfl.errors import RunFailedError
 from vfl.observation import Observation, Setting
 from vfl.recovery import Recovery
@@ -88,8 +89,11 @@ class _Named:
 
     def recover(self, progress: Progress) -> Recovery:
         """Return the best estimate from the rounds so far."""
-        with attacks.guard(self.name, self.plugin, "recover"):
-            recovery = self.attack.recover(progress)
+        try:
+            with attacks.guard(self.name, self.plugin, "recover"):
+                recovery = self.attack.recover(progress)
+        finally:
+            leave()
         if not isinstance(recovery, Recovery):
             raise RunFailedError(f"the attack {self.name} returned {type(recovery).__name__}, not a Recovery")
         return recovery

@@ -4,7 +4,6 @@ A node that is lost takes its cells with it, and Ray starts those again elsewher
 as it is on one machine.
 """
 
-import logging
 import os
 import tempfile
 from collections.abc import Generator
@@ -15,8 +14,9 @@ from typing import Any
 from sweep.cell import Row, run_cell
 from sweep.plan import Cell, cell_folder
 from sweep.progress import Watch
+from vfl.cluster import connect, largest, leave
 from vfl.config import RunConfig, parse_config
-from vfl.errors import RunFailedError, UserError
+from vfl.errors import UserError
 from vfl.results import clear_run, write_atomically
 
 LOST_NODES = 5
@@ -29,7 +29,9 @@ Files = dict[str, bytes]
 
 def run_on_ray(cells: list[Cell], out: Path, watch: Watch, address: str | None) -> Generator[tuple[Cell, Row]]:
     """Yield each cell with its row as they end, from a cluster (`auto`, HOST:PORT) or one made on this machine."""
-    ray = _connect(address)
+    _refuse_tasks_of_tasks(cells)
+    option = "--engine ray" if address is None else f"--address {address}"
+    ray = connect(address, option, {name: value for name, value in os.environ.items() if name.startswith("CAFE_")})
     try:
         waiting = _submit(ray, cells)
         for cell in waiting.values():
@@ -41,27 +43,17 @@ def run_on_ray(cells: list[Cell], out: Path, watch: Watch, address: str | None) 
                 watch.ends(cell.name, row)
                 yield cell, row
     finally:
-        ray.shutdown()  # what still runs ends with whoever asked for it
-
-
-def _connect(address: str | None) -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise UserError("--engine ray: Ray is not installed here; pip install 'cafe-vfl[ray]'") from None
-    variables = {name: value for name, value in os.environ.items() if name.startswith("CAFE_")}
-    try:
-        ray.init(address, runtime_env={"env_vars": variables}, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise RunFailedError(f"--address {address}: no Ray cluster answers there ({error})") from None
-    return ray
+        leave()  # what still runs ends with whoever asked for it
 
 
 def _submit(ray: Any, cells: list[Cell]) -> dict[Any, Cell]:
     """Hand all cells to the cluster, with what each needs of a node."""
-    cores = max((node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+    cores = largest(ray, "CPU")
     if cores < 1:
-        raise RunFailedError("the Ray cluster has no node with a CPU to give")
+        raise UserError("--engine ray: no node of the cluster has a CPU to give")
+    graphics = [cell.name for cell in cells if _gpus(cell.config)]
+    if graphics and largest(ray, "GPU") < 1:  # Ray would wait for one for ever
+        raise UserError(f"--engine ray: no node of the cluster has a GPU, which device: cuda asks for ({graphics[0]})")
     run = ray.remote(max_retries=LOST_NODES)(_run_there)
     return {
         run.options(num_cpus=min(cores, cell.config.federation.workers + 1), num_gpus=_gpus(cell.config)).remote(
@@ -69,6 +61,16 @@ def _submit(ray: Any, cells: list[Cell]) -> dict[Any, Cell]:
         ): cell
         for cell in cells
     }
+
+
+def _refuse_tasks_of_tasks(cells: list[Cell]) -> None:
+    """Cells hold the cores that tasks of theirs would wait for, on a full cluster for ever."""
+    for cell in cells:
+        inversion = (cell.config.attack.model_extra or {}).get("inversion")
+        if isinstance(inversion, dict) and inversion.get("engine") == "ray":
+            raise UserError(
+                f"--engine ray: cell {cell.name} has attack.inversion.engine ray too; its cells or step III, not both"
+            )
 
 
 def _gpus(config: RunConfig) -> int:

@@ -33,4 +33,6 @@ class Averaging(AttackPlugin):
         problem = undetermined(setting)
         if problem:
             raise UserError(f"attack averaging: {problem}")
+        if self.step_three:
+            self.inversion.check_engine()
         return AveragingAttack(setting, first_layers(setting, "averaging"), self)

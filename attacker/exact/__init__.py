@@ -34,4 +34,6 @@ class Exact(AttackPlugin):
                 "training.lr 0, layers with room for two batches, attack.epochs not 1)"
             )
         inversion = self.inversion if self.step_three else None
+        if inversion is not None:
+            inversion.check_engine()
         return ExactAttack(setting, choice, single, inversion, self.relink)

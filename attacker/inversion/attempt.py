@@ -1,14 +1,59 @@
 """One attempt at a chunk of samples: where it starts, how it searches, and the way down from there."""
 
+import copy
+from dataclasses import dataclass
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacker.inversion.objective import Objective
 from attacker.inversion.options import InversionOptions
 from attacker.inversion.parallel import Tick
 from attacker.inversion.polish import polish
 from attacker.inversion.search import Anneal, search
+from vfl.observation import Tensors
 from vfl.seeds import generator
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What all chunks of a model have in common; the model is on the CPU, wherever they are worked on."""
+
+    model: nn.Module
+    layer: str
+    seed: int
+    device: str
+    unit: bool = False
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some samples and what there is of them so far: all that an attempt needs, here or on another machine."""
+
+    problem: Problem
+    options: InversionOptions
+    samples: Tensor
+    targets: Tensor
+    best: Tensor
+    number: int | None
+    """Of the attempt, 0, 1, …; None: no search, on from the best so far."""
+    parameters: Tensors | None = None
+    """In place of some of the model's own."""
+
+    def __call__(self, tick: Tick) -> tuple[Tensor, Tensor]:
+        """Return data and residuals."""
+        problem, place = self.problem, torch.device(self.problem.device)
+        # a copy: the hook that catches the representation must not meet that of another thread
+        model = copy.deepcopy(problem.model)
+        if self.parameters is not None:
+            model.load_state_dict(dict(self.parameters), strict=False)
+        objective = Objective.of(model.to(place), problem.layer, self.targets.to(place), problem.unit)
+        best = self.best.to(place)
+        if self.number is None:
+            x, residual = polish(objective, best, self.options, tick)
+        else:
+            x, residual = attempt(objective, best, self.samples, self.number, problem.seed, self.options, tick)
+        return x.cpu(), residual.cpu()
 
 
 def attempt(

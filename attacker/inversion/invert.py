@@ -5,15 +5,13 @@ import math
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from attacker.inversion.attempt import attempt, repairs
-from attacker.inversion.objective import Objective
+from attacker.inversion.attempt import Chunk, Problem, repairs
 from attacker.inversion.options import InversionOptions
-from attacker.inversion.parallel import Tick, in_parallel
+from attacker.inversion.spread import spread
 
 SAME = (1e-4, 0.05)
 """Two attempts have found the same when they differ by less in mean square, and in residual by less, relative."""
@@ -46,25 +44,20 @@ def invert(
     there is so far whenever it gets better; it must not keep it.
     """
     place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
-    frozen = copy.deepcopy(model).to(place, torch.float32).eval().requires_grad_(False)
+    frozen = copy.deepcopy(model).to("cpu", torch.float32).eval().requires_grad_(False)
+    problem = Problem(frozen, layer, seed, str(place), unit)
     targets = targets.detach().to("cpu", torch.float32)
     samples = _Samples.unknown(len(targets), shape)
     undecided = targets.isfinite().all(1).nonzero().flatten()
-
-    def attempt_at(chunk: Tensor, number: int, tick: Tick) -> tuple[Tensor, Tensor]:
-        # a copy: the hook that catches the representation must not meet that of another thread
-        objective = Objective.of(copy.deepcopy(frozen), layer, targets[chunk].to(place), unit)
-        x, residual = attempt(objective, samples.x[chunk].to(place), chunk, number, seed, options, tick)
-        return x.cpu(), residual.cpu()
 
     for number in range(options.attempts):
         if not len(undecided):
             break
         chunks = undecided.split(options.chunk or chunk_size(shape, place))
-        jobs = [partial(attempt_at, chunk, number) for chunk in chunks]
+        jobs = [Chunk(problem, options, chunk, targets[chunk], samples.x[chunk], number) for chunk in chunks]
         decided = len(targets) - len(undecided)
         wrong = [undecided[:0]]
-        with closing(in_parallel(jobs, _threads(place))) as looks:
+        with closing(spread(jobs, options)) as looks:
             for ended in looks:
                 for at, (x, residual) in ended:
                     wrong.append(samples.improve(chunks[at], x, residual, options, not repairs(number)))
@@ -106,7 +99,3 @@ def chunk_size(shape: tuple[int, ...], place: torch.device) -> int:
     """Return how many samples fit the caches of a processor, or fill a graphics card."""
     fitting = min(64, max(8, 16384 // max(1, math.prod(shape))))
     return fitting if place.type == "cpu" else 16 * fitting
-
-
-def _threads(place: torch.device) -> int:
-    return torch.get_num_threads() if place.type == "cpu" else 1

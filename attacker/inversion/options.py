@@ -1,6 +1,10 @@
 """What can be tuned about the inversion of representations."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from vfl.cluster import check
 
 
 class InversionOptions(BaseModel):
@@ -20,3 +24,20 @@ class InversionOptions(BaseModel):
     noise: float = Field(0.05, ge=0, description="standard deviation of the start around grey")
     polish_steps: int = Field(150, ge=0, description="quasi-Newton steps after a search at most")
     chunk: int | None = Field(None, ge=1, description="samples worked on together; by default what suits the device")
+    engine: Literal["local", "ray"] = Field("local", description="where chunks are worked on: here, or as Ray tasks")
+    address: str | None = Field(None, description="ray: the cluster, HOST:PORT or auto; without it one made here")
+
+    @model_validator(mode="after")
+    def _belongs_to_ray(self) -> Self:
+        if self.address is not None and self.engine != "ray":
+            raise ValueError(f"address {self.address}: belongs to engine ray")
+        return self
+
+    def check_engine(self) -> None:
+        """Refuse an engine that is not to be had, before there is anything to lose."""
+        if self.engine == "ray":
+            check(self.address, ADDRESS)
+
+
+ADDRESS = "attack.inversion.engine ray"
+"""What the sentences about the cluster begin with."""

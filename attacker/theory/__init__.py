@@ -33,4 +33,6 @@ class Theory(AttackPlugin):
     def start(self, setting: Setting) -> Attack:
         """Begin, unless a worker's model has no fully connected layer with a bias."""
         inversion = self.inversion if self.step_three else None
+        if inversion is not None:
+            inversion.check_engine()
         return TheoryAttack(setting, self.disaggregate, self.rounds, self.samples, inversion)

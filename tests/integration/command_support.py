@@ -13,9 +13,9 @@ CAFE = [sys.executable, "-m", "vfl.cli"]
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
 
 
-def cafe(*arguments, **options) -> subprocess.CompletedProcess:
+def cafe(*arguments, timeout=500, **options) -> subprocess.CompletedProcess:
     command = [*CAFE, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, env=ENVIRONMENT, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=ENVIRONMENT, **options)
 
 
 def ours(tag: str) -> list[psutil.Process]:

@@ -1,6 +1,6 @@
 """One worker's data from rounds with different parameters: invert, predict how each h moved, correct, and again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -13,11 +13,10 @@ from attacker.exact.moving.correct import Meetings, Where, moved, outside, unmov
 from attacker.exact.moving.lengths import take_apart
 from attacker.exact.moving.trail import Trail
 from attacker.inversion import InversionOptions
-from attacker.inversion.attempt import attempt
+from attacker.inversion.attempt import Chunk, Problem
 from attacker.inversion.invert import chunk_size
-from attacker.inversion.objective import Objective
 from attacker.inversion.parallel import Tick, in_parallel
-from attacker.inversion.polish import polish
+from attacker.inversion.spread import spread
 from vfl.network import resolve_device
 
 T = TypeVar("T")
@@ -56,7 +55,7 @@ class Follower:
         seed: int,
         device: str,
     ) -> None:
-        self._trail, self._where, self._shape, self._options, self._seed = trail, where, shape, options, seed
+        self._trail, self._where, self._shape, self._options = trail, where, shape, options
         self._sees_data, self._place = sees_data, torch.device(resolve_device(device))
         self._meetings = Meetings(trail)
         self._groups = {t: torch.tensor(where.based(t)) for t in sorted(set(where.base))}
@@ -69,6 +68,7 @@ class Follower:
         ]
         self._place_of = {(n, t): at for t, stop in enumerate(trail.stops) for at, n in enumerate(stop.batch.tolist())}
         self._chunk = options.chunk or chunk_size(shape, self._place)
+        self._problem = Problem(trail.model, trail.layer, seed, str(self._place))
 
     def follow(self, progress: Callable[[int, int], None]) -> Followed:
         """Return the data of all samples."""
@@ -162,26 +162,21 @@ class Follower:
             for chosen in members[which[members]].split(self._chunk)
             if len(chosen)
         ]
-        jobs = [partial(self._job, t, targets[chosen], chosen, number, options) for t, chosen in work]
-        for (_, chosen), (x, residual) in zip(work, _results(jobs), strict=True):
+        if self._sees_data:
+            done = [(self._as_data(targets[chosen]), torch.zeros(len(chosen))) for _, chosen in work]
+        else:
+            done = _in_order(spread([self._part(t, targets, chosen, number, options) for t, chosen in work], options))
+        for (_, chosen), (x, residual) in zip(work, done, strict=True):
             better = torch.full_like(residual, number is None, dtype=torch.bool) | ~(residual >= self._residual[chosen])
             self._x[chosen[better]], self._residual[chosen[better]] = x[better], residual[better]
             self._changed[chosen[better]] = True
 
-    def _job(
-        self, t: int, targets: Tensor, chosen: Tensor, number: int | None, options: InversionOptions, tick: Tick
-    ) -> tuple[Tensor, Tensor]:
-        if self._sees_data:
-            return targets.float().reshape(-1, *self._shape), torch.zeros(len(chosen))
-        objective = Objective.of(
-            self._trail.model_at(t).to(self._place), self._trail.layer, targets.float().to(self._place)
-        )
-        x = self._x[chosen].to(self._place)
-        if number is None:
-            x, residual = polish(objective, x, options, tick)
-        else:
-            x, residual = attempt(objective, x, chosen, number, self._seed, options, tick)
-        return x.cpu(), residual.cpu()
+    def _as_data(self, targets: Tensor) -> Tensor:
+        return targets.float().reshape(-1, *self._shape)
+
+    def _part(self, t: int, targets: Tensor, chosen: Tensor, number: int | None, options: InversionOptions) -> Chunk:
+        before = self._trail.stops[t].before
+        return Chunk(self._problem, options, chosen, targets[chosen].float(), self._x[chosen], number, before)
 
     def _outside(self) -> Tensor:
         """Return for each sample the median share of its h outside of its rounds' spaces; NaN where there is none."""
@@ -211,11 +206,16 @@ def _represent(trail: Trail, t: int, x: Tensor, tick: Tick) -> Tensor:
 
 def _results(jobs: Sequence[Callable[[Tick], T]]) -> list[T]:
     """Run jobs on all cores; their results in order."""
+    return _in_order(in_parallel(jobs, torch.get_num_threads()))
+
+
+def _in_order(looks: Generator[list[tuple[int, T]], None, None]) -> list[T]:
+    """Wait for numbered results."""
     found: dict[int, T] = {}
-    with closing(in_parallel(jobs, torch.get_num_threads())) as looks:
+    with closing(looks):
         for ended in looks:
             found.update(ended)
-    return [found[number] for number in range(len(jobs))]
+    return [found[number] for number in sorted(found)]
 
 
 def _places(batch: Tensor, members: Tensor) -> Tensor:

@@ -31,12 +31,12 @@ class Trail:
 
     def __init__(self, model: nn.Module, layer: str) -> None:
         self.layer = layer
-        self._model = copy.deepcopy(model).float().eval().requires_grad_(False)
+        self.model = copy.deepcopy(model).float().eval().requires_grad_(False)
         self.stops: list[Stop] = []
 
     def model_at(self, t: int) -> nn.Module:
         """Return the model as far as the layer with the parameters of a round."""
-        model = copy.deepcopy(self._model)
+        model = copy.deepcopy(self.model)
         model.load_state_dict(dict(self.stops[t].before), strict=False)
         return model
 

@@ -1,0 +1,240 @@
+"""A sweep, and step III of one attack, on a real Ray cluster of this machine whose second node is killed on the way."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+from attacker.inversion import InversionOptions
+from sweep.main import choose_engine
+from sweep.on_ray import run_on_ray
+from sweep.progress import Watch
+from tests.integration.command_support import cafe, nothing_left, start, wait_for
+from tests.sweep.fabricated import BASE, TRAINING, planned, write_sweep
+from vfl.cluster import check
+from vfl.errors import UserError
+
+AXES = {
+    "attack": {"training": TRAINING, "squares": {"attack": {"name": "least_squares"}, "federation.epochs": 10}},
+    "seed": [0, 1],
+}
+THREE = [{"attack": "training", "seed": 1}]
+TIMES = ("seconds", "rounds_per_second", "coordinator_memory", "memory")
+
+ATTACKED = {**BASE, "model": {"name": "strided_cnn"}, "transcript": True, "training": {"lr": 0.0}}
+ATTACK = {"name": "exact", "inversion": {"chunk": 3, "attempts": 2}}
+
+CLUSTER = """
+import sys
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+print(cluster.address, flush=True)
+for line in sys.stdin:  # a node for each line
+    print(cluster.add_node(num_cpus=1).all_processes["raylet"][0].process.pid, flush=True)
+cluster.shutdown()
+"""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A head with one core, in a process of its own that adds nodes with one core when asked to."""
+
+    process: subprocess.Popen
+    address: str
+
+    def second_node(self) -> psutil.Process:
+        self.process.stdin.write("another\n")
+        self.process.stdin.flush()
+        return psutil.Process(int(self.process.stdout.readline()))
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    log, pipe = tmp_path_factory.mktemp("ray") / "log", subprocess.PIPE
+    with log.open("w") as errors:
+        process = subprocess.Popen([sys.executable, "-c", CLUSTER], stdin=pipe, stdout=pipe, stderr=errors, text=True)
+    yield Cluster(process, process.stdout.readline().strip())
+    process.communicate(timeout=500)
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_node_loses_no_cell_and_the_table_is_the_local_one(cluster, tmp_path):
+    file = write_sweep(tmp_path, axes=AXES, skip=THREE)
+    node = cluster.second_node()
+    process = start(
+        "sweep", file, "--out", tmp_path / "ray", "--engine", "ray", "--address", cluster.address, tag="ray"
+    )
+    _kill_at_work(node, "sweep.guarded", process)
+    _, words = process.communicate(timeout=500)
+    assert process.returncode == 0, words
+    local = cafe("sweep", file, "--out", tmp_path / "local", timeout=500)
+    assert local.returncode == 0, local.stderr
+    assert _numbers(tmp_path / "ray") == _numbers(tmp_path / "local")
+    cells = list((tmp_path / "ray" / "cells").iterdir())
+    assert len(cells) == 3
+    assert all((cell / "log.txt").exists() and (cell / "summary.json").exists() for cell in cells)
+
+
+@pytest.mark.timeout(600)
+def test_step_three_on_a_cluster_that_loses_a_node_finds_the_same_bits(cluster, tmp_path):
+    config = tmp_path / "attacked.yaml"
+    config.write_text(yaml.safe_dump({**ATTACKED, "attack": ATTACK}))
+    on_ray = ("--set", "attack.inversion.engine=ray", "--set", f"attack.inversion.address={cluster.address}")
+    local = cafe("run", config, "--out", tmp_path / "local")
+    assert local.returncode == 0, local.stderr
+    node = cluster.second_node()
+    live = start("run", config, "--out", tmp_path / "live", *on_ray, tag="live")
+    _kill_at_work(node, "ray::_work_there", live)
+    _, words = live.communicate(timeout=500)
+    assert live.returncode == 0, words
+    offline = cafe("attack", tmp_path / "local" / "transcript", "--out", tmp_path / "offline", *on_ray)
+    assert offline.returncode == 0, offline.stderr
+    expected = _recovered(tmp_path / "local")
+    assert expected
+    assert _recovered(tmp_path / "live") == expected
+    assert _recovered(tmp_path / "offline") == expected
+    steps = [json.loads(line) for line in (tmp_path / "live" / "journal.jsonl").read_text().splitlines()]
+    assert any("step III" in str(step) for step in steps)
+
+
+@pytest.mark.timeout(600)
+def test_ctrl_c_in_step_three_ends_the_attack_and_its_tasks(cluster, tmp_path):
+    config = tmp_path / "long.yaml"
+    endless = {"name": "exact", "inversion": {"search_steps": 10**8, "engine": "ray", "address": cluster.address}}
+    config.write_text(yaml.safe_dump({**ATTACKED, "attack": endless}))
+    process = start("run", config, "--out", tmp_path / "out", tag="stopped")
+    _stop_at_work(process, signal.SIGINT, psutil.Process(cluster.process.pid), "ray::_work_there")
+    assert nothing_left("stopped")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_sweep_that_is_told_to_stop_ends_its_cells_on_the_cluster(cluster, tmp_path):
+    long = {"attack": {"name": "none"}, "training.lr": 0.1, "federation.rounds": 10**6}
+    file = write_sweep(tmp_path, cells={"long": long})
+    process = start(
+        "sweep", file, "--out", tmp_path / "out", "--engine", "ray", "--address", cluster.address, tag="long"
+    )
+    # SIGTERM, which Ray would answer itself
+    words = _stop_at_work(process, signal.SIGTERM, psutil.Process(cluster.process.pid), "sweep.guarded")
+    assert "stopped with 0 of 1 cells done" in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("spark", None, None), "--engine spark: choose local or ray"),
+        (("local", None, "here:1"), "--address here:1: belongs to --engine ray"),
+        (("ray", 2, None), "--jobs 2: belongs to --engine local"),
+    ],
+)
+def test_an_engine_that_makes_no_sense_is_a_sentence(arguments, sentence):
+    with pytest.raises(UserError, match=sentence):
+        choose_engine(*arguments)
+
+
+def test_an_address_without_a_cluster_is_a_sentence_before_anything_runs(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    file = write_sweep(tmp_path, axes=AXES)
+    swept = cafe("sweep", file, "--engine", "ray", "--address", address, "--out", tmp_path / "out")
+    assert swept.returncode == 2
+    assert f"no Ray cluster answers at {address} (Connection refused)" in swept.stderr
+    config = tmp_path / "attacked.yaml"
+    inversion = {"engine": "ray", "address": address}
+    config.write_text(yaml.safe_dump({**ATTACKED, "attack": {"name": "exact", "inversion": inversion}}))
+    attacked = cafe("run", config, "--out", tmp_path / "attacked")
+    assert attacked.returncode == 2
+    assert f"attack.inversion.engine ray: no Ray cluster answers at {address}" in attacked.stderr
+    assert not (tmp_path / "attacked" / "transcript").exists()
+
+
+@pytest.mark.parametrize("address", ["here", ":1", "here:port", "here:70000"])
+def test_an_address_that_is_none_is_a_sentence(address):
+    with pytest.raises(UserError, match=f"'{address}' is not HOST:PORT or auto"):
+        check(address, "--address")
+
+
+def test_without_ray_the_sentence_has_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)  # as Python has it where an import fails
+    with pytest.raises(UserError, match=r"Ray is not installed here; pip install 'cafe-vfl\[ray\]'"):
+        InversionOptions(engine="ray").check_engine()
+    InversionOptions().check_engine()
+
+
+def test_an_address_belongs_to_the_engine_that_uses_it():
+    with pytest.raises(ValueError, match="address auto: belongs to engine ray"):
+        InversionOptions(address="auto")
+
+
+def test_cells_on_ray_do_not_wait_for_tasks_of_their_own(tmp_path):
+    plan = planned(tmp_path, cells={"both": {"attack": {"name": "exact", "inversion": {"engine": "ray"}}}})
+    with pytest.raises(UserError, match=r"cell both has attack\.inversion\.engine ray too"):
+        next(run_on_ray(list(plan.cells), tmp_path, Watch(1, None, quiet=True), None))
+
+
+def test_a_cell_that_needs_a_graphics_card_is_refused_by_a_cluster_without(cluster, tmp_path):
+    file = write_sweep(tmp_path, cells={"fast": {"device": "cuda"}})
+    script = (
+        "import sys\nfrom pathlib import Path\nfrom sweep.main import Engine\nfrom sweep.plan import load_plan\n"
+        "file, out, address = sys.argv[1:]\n"
+        "next(Engine('ray', address=address).run(load_plan(Path(file)).cells, Path(out), None))\n"
+    )
+    command = [sys.executable, "-c", script, str(file), str(tmp_path / "out"), cluster.address]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert (
+        "UserError: --engine ray: no node of the cluster has a GPU, which device: cuda asks for (fast)" in ended.stderr
+    )
+
+
+def _kill_at_work(node: psutil.Process, name: str, command: subprocess.Popen) -> None:
+    """Kill a node's raylet while a process of that name is at work below it."""
+    wait_for(lambda: _at_work(node, name) or command.poll() is not None, seconds=300)
+    assert command.poll() is None, command.communicate()
+    os.kill(node.pid, signal.SIGKILL)
+
+
+def _stop_at_work(command: subprocess.Popen, by: signal.Signals, node: psutil.Process, name: str) -> str:
+    """Send a command a signal while a process of that name is at work for it; return its words once both are gone."""
+    try:
+        wait_for(lambda: _at_work(node, name) or command.poll() is not None, seconds=300)
+        assert command.poll() is None, command.communicate()
+        command.send_signal(by)
+        _, words = command.communicate(timeout=500)
+    finally:
+        command.kill()
+    assert command.returncode == 130, words
+    wait_for(lambda: not _at_work(node, name))
+    return words
+
+
+def _at_work(process: psutil.Process, name: str) -> bool:
+    return any(name in _command(child) for child in process.children(recursive=True))
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:  # also a killed node that nobody has buried
+        return ""
+
+
+def _recovered(out):
+    """The bits of all that an attack recovered."""
+    with np.load(out / "recovered.npz") as arrays:
+        return {name: (arrays[name].shape, arrays[name].tobytes()) for name in arrays}
+
+
+def _numbers(out):
+    """All numbers of all cells but those that measure time and memory."""
+    rows = json.loads((out / "results.json").read_text())["rows"]
+    return [{key: value for key, value in row.items() if not key.startswith(TIMES)} for row in rows]
