@@ -14,6 +14,9 @@ MARGIN = 8.0
 WIDEST = 2e-3
 """The largest angle that counts as zero unless the whole gradient is noisier: distinct samples are further apart."""
 
+KEPT = 4096
+"""Products of two batches that are kept: with many samples hardly any pair of batches is asked for twice."""
+
 
 @dataclass(frozen=True)
 class Side:
@@ -100,7 +103,7 @@ def sharpen(vectors: Tensor, sides: Sequence[Side]) -> Tensor:
 
 
 class _Products:
-    """basis_i^T basis_j for the pairs that are asked for, each computed once."""
+    """basis_i^T basis_j for the pairs that are asked for, each computed once as long as there is room to keep it."""
 
     def __init__(self, sides: Sequence[Side]) -> None:
         self._sides = sides
@@ -109,6 +112,9 @@ class _Products:
     def __call__(self, i: int, j: int) -> Tensor:
         if i > j:
             return self(j, i).T
-        if (i, j) not in self._known:
-            self._known[i, j] = self._sides[i].basis.T @ self._sides[j].basis
-        return self._known[i, j]
+        if (i, j) in self._known:
+            return self._known[i, j]
+        found = self._sides[i].basis.T @ self._sides[j].basis
+        if len(self._known) < KEPT:
+            self._known[i, j] = found
+        return found
