@@ -4,7 +4,7 @@ import json
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from vfl.config import RunConfig, parse_config
 from vfl.journal import NAME
 from vfl.launch import run_federation
 from vfl.plan.fitted import Fitted, fit, predict
-from vfl.plan.machine import describe, measure_floors
+from vfl.plan.machine import Floors, describe, measure_floors
 from vfl.plan.main import ranged
 from vfl.plan.terms import PHASES, PROCESSES, Terms, memory_terms, seconds_terms
 from vfl.plan.workload import Workload, workload_of
@@ -31,10 +31,10 @@ SMALL: dict[str, Any] = {"model": {"name": "mlp", "hidden": [64]}, "attack": {"n
 
 def point(samples: int, workers: int, batch_size: int = 20, **changes: Any) -> dict[str, Any]:
     """Return the config of a measured run: two epochs whose batches share at most one sample, as with large N."""
-    shape = [1, 16, 16] if workers < 16 else [3, 32, 32]
+    shape = changes.pop("shape", [1, 16, 16] if workers < 16 else [3, 32, 32])
     federation = {"workers": workers, "batch_size": batch_size, "epochs": 2, "schedule": "orthogonal"}
-    tree = {"data": {"name": "synthetic", "samples": samples, "shape": shape}, "federation": federation, **SMALL}
     federation |= changes.pop("federation", {})
+    tree = {"data": {"name": "synthetic", "samples": samples, "shape": shape}, "federation": federation, **SMALL}
     return tree | changes
 
 
@@ -49,38 +49,51 @@ POINTS: tuple[dict[str, Any], ...] = (
     point(400, 16),
     point(200, 2, 10, federation={"epochs": 12}, attack=SQUARES),
     point(24, 4, 4, **PAPER),
-    point(400, 4, training={"lr": 0.01}, attack={"name": "none"}),
-    point(24, 4, 12, model={"name": "cafe_cnn"}, training={"lr": 0.01}, attack={"name": "none"}),
+    point(24, 4, 12, **PAPER, training={"lr": 0.01}, attack={"name": "none"}),
+    point(8000, 2, shape=[1, 32, 32]),
     point(2000, 2),
-    point(200, 2, 10, model=CNN),
-    point(400, 8),
-    point(400, 2, 10, federation={"epochs": 12}, attack=SQUARES),
-    point(4000, 2),
-    point(400, 32),
     point(400, 64),
-    point(8000, 2),
+    point(4000, 2),
+    point(400, 8),
+    point(400, 32),
 )
 SHORT: tuple[dict[str, Any], ...] = (point(30, 2, 5), point(60, 2, 5), point(30, 2, 5, attack={"name": "none"}))
 
 
 def bench_scale(out: Path | None, short: bool) -> None:
     """Measure every point, fit, print measured beside predicted; with --out write the model that `cafe plan` reads."""
-    floors = measure_floors()
-    measure(parse_config(SHORT[0], "cafe bench scale"))  # what is imported once is no part of a run
-    points = []
-    console = Console(stderr=True, highlight=False)
-    for number, tree in enumerate(SHORT if short else POINTS, start=1):
+    wanted, console = SHORT if short else POINTS, Console(stderr=True, highlight=False)
+    floors, points = _measured_before(out)
+    if not points:
+        measure(parse_config(SHORT[0], "cafe bench scale"))  # what is imported once is no part of a run
+    for number, tree in enumerate(wanted, start=1):
         config = parse_config(tree, "cafe bench scale")
+        console.print(f"{number} of {len(wanted)}: {_name(config)}")
+        if tree in [one["config"] for one in points]:
+            continue
         points.append({"config": tree, **measure(config)})
-        console.print(f"{number} of {len(SHORT if short else POINTS)}: {_name(config)}")
         if out is not None:
-            out.with_suffix(".points").write_text(json.dumps([floors.__dict__, points]) + "\n", encoding="utf-8")
+            text = json.dumps({"floors": asdict(floors), "points": points})
+            _unfinished(out).write_text(text + "\n", encoding="utf-8")
+    points = [one for one in points if one["config"] in wanted]
     fitted = fit_points(points)
     fitted = replace(fitted, floors=floors)
     show(fitted)
     if out is not None:
         fitted.save(out)
-        out.with_suffix(".points").unlink()
+        _unfinished(out).unlink(missing_ok=True)
+
+
+def _unfinished(out: Path) -> Path:
+    return out.with_suffix(".points")
+
+
+def _measured_before(out: Path | None) -> tuple[Floors, list[dict[str, Any]]]:
+    """Return what was measured for this file before somebody stopped it: the whole takes its time."""
+    if out is None or not _unfinished(out).exists():
+        return measure_floors(), []
+    tree = json.loads(_unfinished(out).read_text(encoding="utf-8"))
+    return Floors(**tree["floors"]), tree["points"]
 
 
 def measure(config: RunConfig) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from attacker.exact.cells import Cell
 from attacker.exact.factors import Factors
@@ -30,13 +31,14 @@ class Side:
     def blur(self, coordinates: Tensor) -> Tensor:
         """Return the angle by which rounding may have moved unit vectors, given by their coordinates (rank, n)."""
         # x = G w, so the error of x is the error of G times |w|: weak singular directions are uncertain
-        angle: Tensor = self.noise * (coordinates / self.sigma[:, None]).norm(dim=0)
+        # vector_norm is what .norm() calls, after as much work in Python as the whole norm of a few numbers takes
+        angle: Tensor = self.noise * vector_norm(coordinates / self.sigma[:, None], dim=0)
         return angle
 
     def distance(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return how far unit vectors (space, n) are from the subspace, and the blur that explains."""
         coordinates = self.basis.T @ vectors
-        return (vectors - self.basis @ coordinates).norm(dim=0), self.blur(coordinates)
+        return vector_norm(vectors - self.basis @ coordinates, dim=0), self.blur(coordinates)
 
     def contains(self, vectors: Tensor, slack: float = 0.0) -> Tensor:
         """Tell which unit vectors (space, n) lie in the subspace, up to rounding and their own error."""
@@ -98,7 +100,7 @@ def sharpen(vectors: Tensor, sides: Sequence[Side]) -> Tensor:
         mine = best == number
         basis = sides[number].basis
         sharp[:, mine] = basis @ (basis.T @ vectors[:, mine])
-    unit: Tensor = sharp / sharp.norm(dim=0)
+    unit: Tensor = sharp / vector_norm(sharp, dim=0)
     return unit
 
 

@@ -55,11 +55,7 @@ def memory_terms(load: Workload) -> dict[str, Terms]:
     """Return the quantities that each process's peak memory goes with, in gigabytes but for the process itself."""
     data = load.samples * load.sample_bytes / 1e9
     terms: dict[str, Terms] = {
-        "coordinator": {
-            "process": 1,
-            "model gigabytes": load.model_bytes / 1e9,
-            "rounds gigabytes": 100 * load.rounds / 1e9,  # loss, rate, time and memory of each
-        },
+        "coordinator": {"process": 1, "workers": load.workers, "model gigabytes": load.model_bytes / 1e9},
         "worker": {
             "process": 1,
             "slice gigabytes": (load.samples + load.test_samples) * load.slice_bytes / 1e9,
