@@ -1,4 +1,4 @@
-"""`cafe bench scale`: runs from 200 to 8,000 samples and 2 to 64 workers, and the model of their cost for `cafe plan`."""
+"""`cafe bench scale`: runs of up to 8,000 samples and 64 workers, and the model of their cost for `cafe plan`."""
 
 import json
 import tempfile
@@ -153,12 +153,12 @@ def fit_points(points: Sequence[dict[str, Any]]) -> Fitted:
         ranges[name] = (min(values), max(values)) if values else (0, 0)
     return Fitted(
         seconds={
-            phase: _fit(loads, points, phase, "seconds") for phase in PHASES if any(phase in p["seconds"] for p in points)
+            phase: _fit(loads, points, phase, "seconds")
+            for phase in PHASES
+            if any(phase in p["seconds"] for p in points)
         },
         memory={
-            process: {
-                name: value / 1e9 for name, value in _fit(loads, points, process, "memory").items()
-            }
+            process: {name: value / 1e9 for name, value in _fit(loads, points, process, "memory").items()}
             for process in PROCESSES
         },
         floors=measure_floors(),
@@ -169,9 +169,7 @@ def fit_points(points: Sequence[dict[str, Any]]) -> Fitted:
     )
 
 
-def _fit(
-    loads: Sequence[Workload], points: Sequence[dict[str, Any]], what: str, kind: str
-) -> dict[str, float]:
+def _fit(loads: Sequence[Workload], points: Sequence[dict[str, Any]], what: str, kind: str) -> dict[str, float]:
     terms = [_terms(load, kind)[what] for load, one in zip(loads, points, strict=True) if what in one[kind]]
     measured = [one[kind][what] for one in points if what in one[kind]]
     return fit(terms, measured)

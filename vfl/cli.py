@@ -103,7 +103,7 @@ def plan(
     ] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="Plan for a machine with so many cores.")] = None,
 ) -> None:
-    """Estimate what a run takes before anything runs: rounds, bytes, memory, time; warn if this machine is too small."""
+    """Say what a run takes before anything runs: rounds, bytes, memory, time; warn if this machine is too small."""
     config = load_config(file, changes)
     import json
     from dataclasses import replace

@@ -74,7 +74,9 @@ def sharpen_zeros(basis: Tensor, vector: Tensor, noise: float) -> Tensor:
     drop out on the way, and hundreds of zeros fix the vector better than the one row that it was found by.
     """
     vector = _up(vector)
-    alive = (vector_norm(basis, dim=1) > ROW_OVER_NOISE * noise).nonzero()[:, 0]  # where none is active, zero says nothing
+    alive = (vector_norm(basis, dim=1) > ROW_OVER_NOISE * noise).nonzero()[
+        :, 0
+    ]  # where none is active, zero says nothing
     rows = basis[alive]
     near = 1e-2 * float(vector.max())
     last: Tensor | None = None

@@ -56,9 +56,7 @@ class Plan:
         }
 
 
-def make_plan(
-    config: RunConfig, folder: Path, machine: Machine | None = None, fitted: Fitted | None = None
-) -> Plan:
+def make_plan(config: RunConfig, folder: Path, machine: Machine | None = None, fitted: Fitted | None = None) -> Plan:
     """Plan a run whose results go to a folder; on another machine than this one if that is given."""
     fitted = fitted or load_fitted()
     machine = machine or this_machine(folder)

@@ -1,8 +1,8 @@
-"""The bytes of a run's messages, counted by building the messages: the batches that will be drawn, the tensors' sizes."""
+"""The bytes of a run's messages, counted by building the messages: of the batches and tensors that will be sent."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -87,9 +87,9 @@ class _Count:
         welcome = Welcome(session=SESSION, protocol_version=PROTOCOL_VERSION)
         self.up = self.peer = 0
         self.down = self._workers * (_size(Order(welcome=welcome)) + _size(Order(start=start)))
-        self._header = lru_cache(maxsize=None)(self._header_size)
-        self._parameters = lru_cache(maxsize=None)(self._parameters_size)
-        self._swap = lru_cache(maxsize=None)(self._swap_size)
+        self._header = cache(self._header_size)
+        self._parameters = cache(self._parameters_size)
+        self._swap = cache(self._swap_size)
 
     def train(self, number: int, batch: Tensor) -> None:
         """Add a round."""
@@ -155,7 +155,7 @@ def _chunks(size: int, message: type[Order] | type[UploadPart] | type[SwapPart])
     return sum(_carrier(message, _alike(offset), length) for offset, length in _cut(size))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _carrier(message: type[Order] | type[UploadPart] | type[SwapPart], offset: int, length: int) -> int:
     return _size(message(chunk=Chunk(offset=offset, data=bytes(length))))
 
