@@ -79,6 +79,7 @@ def bench_scale(out: Path | None, short: bool) -> None:
     fitted = fit_points(points)
     fitted = replace(fitted, floors=floors)
     show(fitted)
+    show_left_out(points)
     if out is not None:
         fitted.save(out)
         _unfinished(out).unlink(missing_ok=True)
@@ -202,6 +203,21 @@ def show(fitted: Fitted) -> None:
                 cells.append(f"{sum(counted.values()) / 1e6:.2f} MB, {apart} B off")
             table.add_row(_name(config), *cells)
         console.print(table)
+
+
+def show_left_out(points: Sequence[dict[str, Any]]) -> None:
+    """Print what the model makes of the largest run when it was fitted to all others: what extrapolation is worth."""
+    largest = max(points, key=lambda one: one["config"]["data"]["samples"])
+    config = parse_config(largest["config"], "cafe bench scale")
+    fitted, load = fit_points([one for one in points if one is not largest]), workload_of(config)
+    console = Console(highlight=False, width=150)
+    console.print(f"Left out of the fit: {_name(config)}")
+    for kind, coefficients, unit in (("seconds", fitted.seconds, "s"), ("memory", fitted.memory, "MB")):
+        cells = []
+        for name, found in largest[kind].items():
+            guess = predict(coefficients[name], _terms(load, kind)[name]) * (1.0 if kind == "seconds" else 1e3)
+            cells.append(f"{name} {found / (1 if kind == 'seconds' else 1e6):.3g} / {guess:.3g} {unit}")
+        console.print(f"  {kind}, measured / predicted: {', '.join(cells)}")
 
 
 def _name(config: RunConfig) -> str:

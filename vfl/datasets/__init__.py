@@ -87,8 +87,8 @@ class DataSet(Plugin):
         asked = {"data.samples": (self.samples, samples), "data.test_samples": (self.test_samples, test_samples)}
         for key, (count, there) in asked.items():
             _check_count(count, there, key)
-        counts = [there if count is None else count for count, there in asked.values()]
-        return Facts(*counts, shape, classes)
+        train, test = (there if count is None else count for count, there in asked.values())
+        return Facts(train, test, shape, classes)
 
     def _data(
         self,
