@@ -219,7 +219,7 @@ def step_three(samples: int, options: InversionOptions) -> HotPath:
                 errors = representation(model, "fc1", guess[:rows]) - targets[:rows]
             if learns:
                 adam.zero_grad()
-                errors.square().sum().backward()  # type: ignore[no-untyped-call]
+                errors.square().sum().backward()
                 adam.step()
 
     return HotPath(

@@ -1,10 +1,11 @@
 """`cafe bench scale`: runs of up to 8,000 samples and 64 workers, and the model of their cost for `cafe plan`."""
 
 import json
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from vfl.launch import run_federation
 from vfl.plan.fitted import Fitted, fit, predict
 from vfl.plan.machine import Floors, describe, measure_floors
 from vfl.plan.main import ranged
-from vfl.plan.terms import PHASES, PROCESSES, Terms, memory_terms, seconds_terms
+from vfl.plan.terms import KNOWN, PHASES, PROCESSES, Terms, memory_terms, seconds_terms
 from vfl.plan.workload import Workload, workload_of
 from vfl.referee import score_run
 from vfl.results import load_summary
@@ -51,8 +52,8 @@ POINTS: tuple[dict[str, Any], ...] = (
     point(24, 4, 4, **PAPER),
     point(24, 4, 12, **PAPER, training={"lr": 0.01}, attack={"name": "none"}),
     point(8000, 2, shape=[1, 32, 32]),
-    point(2000, 2),
     point(400, 64),
+    point(2000, 2),
     point(4000, 2),
     point(400, 8),
     point(400, 32),
@@ -76,10 +77,9 @@ def bench_scale(out: Path | None, short: bool) -> None:
             text = json.dumps({"floors": asdict(floors), "points": points})
             _unfinished(out).write_text(text + "\n", encoding="utf-8")
     points = [one for one in points if one["config"] in wanted]
-    fitted = fit_points(points)
-    fitted = replace(fitted, floors=floors)
+    fitted = fit_points(points, floors)
     show(fitted)
-    show_left_out(points)
+    show_left_out(points, floors)
     if out is not None:
         fitted.save(out)
         _unfinished(out).unlink(missing_ok=True)
@@ -145,7 +145,7 @@ def _attack_seconds(meter: Meter, lines: Sequence[dict[str, Any]]) -> dict[str, 
     return seconds
 
 
-def fit_points(points: Sequence[dict[str, Any]]) -> Fitted:
+def fit_points(points: Sequence[dict[str, Any]], floors: Floors) -> Fitted:
     """Fit the coefficients of every phase and process to the points that have it."""
     loads = [workload_of(parse_config(one["config"], "cafe bench scale")) for one in points]
     ranges: dict[str, tuple[float, float]] = {}
@@ -154,26 +154,28 @@ def fit_points(points: Sequence[dict[str, Any]]) -> Fitted:
         ranges[name] = (min(values), max(values)) if values else (0, 0)
     return Fitted(
         seconds={
-            phase: _fit(loads, points, phase, "seconds")
+            phase: _fit(loads, points, phase, "seconds", floors)
             for phase in PHASES
             if any(phase in p["seconds"] for p in points)
         },
         memory={
-            process: {name: value / 1e9 for name, value in _fit(loads, points, process, "memory").items()}
+            process: {name: value / 1e9 for name, value in _fit(loads, points, process, "memory", floors).items()}
             for process in PROCESSES
         },
-        floors=measure_floors(),
+        floors=floors,
         ranges=ranges,
-        shared=min(one["shared"] for one in points) / 1e9,
+        shared=statistics.median([one["shared"] for one in points if one["shared"]] or [0]) / 1e9,
         about={"machine": describe(), "versions": versions(), "measured": time.strftime("%Y-%m-%d")},
         points=points,
     )
 
 
-def _fit(loads: Sequence[Workload], points: Sequence[dict[str, Any]], what: str, kind: str) -> dict[str, float]:
+def _fit(
+    loads: Sequence[Workload], points: Sequence[dict[str, Any]], what: str, kind: str, floors: Floors
+) -> dict[str, float]:
     terms = [_terms(load, kind)[what] for load, one in zip(loads, points, strict=True) if what in one[kind]]
     measured = [one[kind][what] for one in points if what in one[kind]]
-    return fit(terms, measured)
+    return fit(terms, measured, {name: times * floors.gflop for name, times in KNOWN.items()})
 
 
 def _terms(load: Workload, kind: str) -> dict[str, Terms]:
@@ -205,11 +207,12 @@ def show(fitted: Fitted) -> None:
         console.print(table)
 
 
-def show_left_out(points: Sequence[dict[str, Any]]) -> None:
+def show_left_out(points: Sequence[dict[str, Any]], floors: Floors) -> None:
     """Print what the model makes of the largest run when it was fitted to all others: what extrapolation is worth."""
     largest = max(points, key=lambda one: one["config"]["data"]["samples"])
     config = parse_config(largest["config"], "cafe bench scale")
-    fitted, load = fit_points([one for one in points if one is not largest]), workload_of(config)
+    fitted = fit_points([one for one in points if one is not largest], floors)
+    load = workload_of(config)
     console = Console(highlight=False, width=150)
     console.print(f"Left out of the fit: {_name(config)}")
     for kind, coefficients, unit in (("seconds", fitted.seconds, "s"), ("memory", fitted.memory, "MB")):

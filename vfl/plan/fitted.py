@@ -46,16 +46,23 @@ def load_fitted(path: Path = SHIPPED) -> Fitted:
         raise UserError(f"{path} is no file that `cafe bench scale --out` wrote: {error}") from None
 
 
-def fit(terms: Sequence[Terms], measured: Sequence[float]) -> dict[str, float]:
-    """Return the coefficients, none of them negative, with the least relative errors over all points."""
+def fit(
+    terms: Sequence[Terms], measured: Sequence[float], known: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return the coefficients, none of them negative, with the least relative errors over all points.
+
+    What is `known` is kept as it is; the others explain the rest.
+    """
     from scipy.optimize import nnls
 
-    names = list(dict.fromkeys(name for one in terms for name in one))
+    given = {name: value for name, value in (known or {}).items() if any(name in one for one in terms)}
+    names = [name for name in dict.fromkeys(name for one in terms for name in one) if name not in given]
     rows = np.array([[one.get(name, 0.0) for name in names] for one in terms], dtype=float)
     weights = 1 / np.maximum(np.array(measured, dtype=float), 1e-3)
     scale = np.maximum((rows * weights[:, None]).max(axis=0), 1e-30)
-    solution, _ = nnls(rows * weights[:, None] / scale, np.ones(len(rows)))
-    return {name: float(value) for name, value in zip(names, solution / scale, strict=True)}
+    rest = np.array([spent - predict(given, one) for spent, one in zip(measured, terms, strict=True)])
+    solution, _ = nnls(rows * weights[:, None] / scale, rest * weights)
+    return {name: float(value) for name, value in zip(names, solution / scale, strict=True)} | given
 
 
 def predict(coefficients: Mapping[str, float], terms: Terms, slower: Mapping[str, float] | None = None) -> float:

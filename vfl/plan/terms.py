@@ -18,6 +18,10 @@ PHASES = ("federation", "observing", "steps I and II", "step III", "scoring")
 PROCESSES = ("coordinator", "worker", "attack", "launcher")
 DOUBLE = 8
 
+KNOWN = {"pairs gflop": 2.5}
+"""Terms whose coefficient is not fitted but so many times the floor's: a large product in double precision, which would
+be lost in the noise of runs that are small enough to measure."""
+
 
 def seconds_terms(load: Workload) -> dict[str, Terms]:
     """Return the quantities that each phase's time goes with; a phase that does not happen has none."""
@@ -55,7 +59,12 @@ def memory_terms(load: Workload) -> dict[str, Terms]:
     """Return the quantities that each process's peak memory goes with, in gigabytes but for the process itself."""
     data = load.samples * load.sample_bytes / 1e9
     terms: dict[str, Terms] = {
-        "coordinator": {"process": 1, "workers": load.workers, "model gigabytes": load.model_bytes / 1e9},
+        "coordinator": {
+            "process": 1,
+            "workers": load.workers,
+            "model gigabytes": load.model_bytes / 1e9,
+            "recovered gigabytes": recovered_bytes(load) / 1e9,
+        },
         "worker": {
             "process": 1,
             "slice gigabytes": (load.samples + load.test_samples) * load.slice_bytes / 1e9,
@@ -72,6 +81,11 @@ def memory_terms(load: Workload) -> dict[str, Terms]:
             "found gigabytes": found_bytes(load) / 1e9,
         }
     return terms
+
+
+def recovered_bytes(load: Workload) -> int:
+    """Return what the attack hands to the coordinator: every sample, and what flows into the attacked layers."""
+    return load.samples * (load.sample_bytes + sum(4 * layer.inputs for layer in load.layers)) if load.layers else 0
 
 
 def kept_bytes(load: Workload) -> int:
@@ -111,15 +125,16 @@ def _factorising(load: Workload, layer: Layer) -> float:
 def _steps_one_two(load: Workload) -> Terms:
     n, k, kept = load.samples, load.batch_size, load.kept_rounds
     if load.needs.method != "subspaces":
-        solving = load.workers and 6.0 * n * kept * min(n, kept)
+        solving = 6.0 * n * kept * min(n, kept)
         products = sum(2.0 * n * kept * min(layer.outputs, SKETCH) * layer.inputs for layer in load.layers)
-        return {"slices": n * len(load.layers), "matrix gflop": solving / 1e9, "gflop": products / 1e9}
+        return {"runs": 1, "slices": n * len(load.layers), "matrix gflop": solving / 1e9, "gflop": products / 1e9}
     epochs = kept * k / n
     meeting = sum(epochs * n * (2.0 * k * k * layer.inputs + 10.0 * k**3) for layer in load.layers)
     apart = sum(kept * (8.0 * k * k * (layer.inputs + layer.outputs) + 40.0 * k**3) for layer in load.layers)
     judging = sum(kept * 4.0 * k * layer.inputs * layer.outputs for layer in load.layers)
     pairs = sum(2.0 * n * n * layer.inputs for layer in load.layers)
     return {
+        "runs": 1,
         "slices": n * len(load.layers),
         "gflop": (meeting + apart + judging) / 1e9,
         "pairs gflop": pairs / 1e9,
