@@ -137,7 +137,8 @@ def _attack_seconds(meter: Meter, lines: Sequence[dict[str, Any]]) -> dict[str, 
         if line["kind"] == "step":
             steps.setdefault(line["name"], []).append(line["t"])
     attacking = next(line["t"] for line in lines if line["kind"] == "state" and line["state"] == "attacking")
-    observed = meter.computed("attack", steps.get("observing", [attacking])[-1])
+    # The journal holds the last line of a step back until the next step has something to say: the one before tells
+    observed = meter.computed("attack", [attacking, *steps.get("observing", [])[:-1]][-1])
     inverting = meter.computed("attack", steps["step III"][0]) if "step III" in steps else meter.computed("attack")
     seconds = {"observing": observed, "steps I and II": inverting - observed}
     if "step III" in steps:
