@@ -93,6 +93,37 @@ def run(
 
 
 @app.command()
+def plan(
+    file: ConfigFile,
+    changes: Changes = None,
+    out: Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON on standard output.")] = False,
+    memory: Annotated[
+        float | None, typer.Option(min=0, metavar="GB", help="Plan for a machine with so much memory free.")
+    ] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="Plan for a machine with so many cores.")] = None,
+) -> None:
+    """Say what a run takes before anything runs: rounds, bytes, memory, time; warn if this machine is too small."""
+    config = load_config(file, changes)
+    import json
+    from dataclasses import replace
+
+    from vfl.plan.machine import this_machine
+    from vfl.plan.main import make_plan
+    from vfl.plan.show import show_plan
+
+    folder = out or Path("runs") / file.stem
+    machine = this_machine(folder)
+    if memory is not None:
+        machine = replace(machine, memory=round(memory * 1e9))
+    found = make_plan(config, folder, replace(machine, cores=cores or machine.cores))
+    if as_json:
+        print(json.dumps(found.tree(), indent=1))
+    else:
+        show_plan(found)
+
+
+@app.command()
 def serve(
     file: ConfigFile,
     changes: Changes = None,
@@ -493,8 +524,12 @@ def bench(
         Path | None, typer.Option(help="attack: an .npz file of images instead of the photographs.")
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="OLD.json NEW.json", help="all: print two files of --out beside each other."),
+    ] = None,
 ) -> None:
-    """Measure: the wire, training, attacks and their cost to it, gradient matching, defences, faults, or load."""
+    """Measure: all hot paths, the wire, training, attacks, gradient matching, defences, faults, load, or scale."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name not in NAMES:
@@ -502,6 +537,8 @@ def bench(
     measure = getattr(import_module(f"bench.{name}"), f"bench_{name}")
     if name == "attack":
         measure(data, epochs, out, short)
+    elif name == "all":
+        measure(out, short, compare)
     else:
         measure(out, short)
 

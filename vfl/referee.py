@@ -109,8 +109,9 @@ def best_order(x: Tensor, truth: Tensor, cell: Tensor) -> Tensor:
     from scipy.optimize import linear_sum_assignment
 
     order = torch.arange(len(truth))
-    for first in torch.unique(cell):
-        members = torch.nonzero(cell == first).flatten()
+    # sorted once: looking for each cell's members among all samples would take time that grows with their square
+    sizes = torch.unique(cell, return_counts=True)[1]
+    for members in torch.argsort(cell, stable=True).split(sizes.tolist()):
         if len(members) > 1:
             cost = torch.cdist(truth[members].flatten(1).double(), x[members].flatten(1).double()).square()
             rows, columns = linear_sum_assignment(cost.numpy())

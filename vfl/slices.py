@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vfl.config import RunConfig
-from vfl.datasets import Data, datasets
+from vfl.datasets import Data, Facts, datasets
 from vfl.errors import UserError
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
@@ -116,7 +116,14 @@ def load_data(config: RunConfig) -> Data:
         return plugin.load()
 
 
-def boxes_of(data: Data, config: RunConfig) -> list[Box]:
+def data_facts(config: RunConfig) -> Facts:
+    """Return what the data set that a config names is, loading no more of it than that takes."""
+    plugin = datasets.build(config.data)
+    with datasets.guard(config.data.name, plugin, "facts"):
+        return plugin.facts()
+
+
+def boxes_of(data: Data | Facts, config: RunConfig) -> list[Box]:
     """Return the slice of every worker with features: as the config says, as the data set says, or divided evenly."""
     if config.federation.horizontal:
         return [_whole(data)]

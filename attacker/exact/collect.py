@@ -22,6 +22,9 @@ class Rounds:
         self._choice, self._single = choice, single
         self._drawn = torch.zeros(setting.samples, dtype=torch.long)
         self._cell = torch.zeros(setting.samples, dtype=torch.long)
+        self._members = torch.zeros(setting.samples, dtype=torch.long)
+        self._members[0], self._cells = setting.samples, 1
+        """How many samples each cell has, and how many cells there are."""
         self.batches: list[Tensor] = []
         self.numbers: list[int] = []
         """The rounds that are kept."""
@@ -68,12 +71,16 @@ class Rounds:
             return len(self.batches) < 2 * len(self._drawn)
         if self._single and bool((self._drawn[batch] > 0).any()):
             return False
-        # Samples have been together in all their batches as long as they carry the same cell number
-        split = self._cell.clone()
-        split[batch] += int(self._cell.max()) + 1
-        split = split.unique(return_inverse=True)[1]
-        new = int(split.max()) > int(self._cell.max()) or bool((self._drawn[batch] < ENOUGH).any())
+        # Samples have been together in all their batches as long as they carry the same cell number; a cell of which
+        # only a part is in the batch comes apart. No more than the batch is looked at, however many samples there are.
+        cells, place, counts = self._cell[batch].unique(return_inverse=True, return_counts=True)
+        torn = counts < self._members[cells]
+        new = bool(torn.any()) or bool((self._drawn[batch] < ENOUGH).any())
         if new:
-            self._cell = split
             self._drawn[batch] += 1
+            numbers = torch.where(torn, self._cells + torn.cumsum(0) - 1, cells)
+            self._members[cells[torn]] -= counts[torn]
+            self._members[numbers[torn]] = counts[torn]
+            self._cells += int(torn.sum())
+            self._cell[batch] = numbers[place]
         return new

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from scipy.optimize import linprog
 from torch import Tensor
+from torch.linalg import vector_norm
 
 ROW_OVER_NOISE = 100.0
 """Rows of the basis below this many times the noise of an entry point nowhere in particular: never picked as rays."""
@@ -73,21 +74,26 @@ def sharpen_zeros(basis: Tensor, vector: Tensor, noise: float) -> Tensor:
     drop out on the way, and hundreds of zeros fix the vector better than the one row that it was found by.
     """
     vector = _up(vector)
-    alive = basis.norm(dim=1) > ROW_OVER_NOISE * noise  # where no sample is active, zero says nothing
+    alive = (vector_norm(basis, dim=1) > ROW_OVER_NOISE * noise).nonzero()[
+        :, 0
+    ]  # where none is active, zero says nothing
+    rows = basis[alive]
     near = 1e-2 * float(vector.max())
+    last: Tensor | None = None
     while True:
-        zeros = alive & (vector.abs() < near)
-        if int(zeros.sum()) < basis.shape[1]:
-            return vector
-        _, values, directions = torch.linalg.svd(basis[zeros], full_matrices=False)
-        if values[-2] < 10 * values[-1] or values[-2] < ROW_OVER_NOISE * noise:
-            return vector  # the zeros leave more than one vector, or none: they decide nothing
-        vector = _up(basis @ directions[-1])
+        zeros = vector[alive].abs() < near
+        if last is None or not torch.equal(zeros, last):  # the same zeros have the same vector, which is this one
+            if int(zeros.sum()) < basis.shape[1]:
+                return vector
+            _, values, directions = torch.linalg.svd(rows[zeros], full_matrices=False)
+            if values[-2] < 10 * values[-1] or values[-2] < ROW_OVER_NOISE * noise:
+                return vector  # the zeros leave more than one vector, or none: they decide nothing
+            vector, last = _up(basis @ directions[-1]), zeros
         if near <= 10 * noise:
             return vector
         near = max(near / 4, 10 * noise)
 
 
 def _up(vector: Tensor) -> Tensor:
-    vector = vector / vector.norm()
+    vector = vector / vector_norm(vector)
     return vector if float(vector.sum()) > 0 else -vector

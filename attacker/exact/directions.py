@@ -16,6 +16,9 @@ from attacker.exact.subspaces import Side, cell_subspaces, inputs_side, sharpen
 SAME = 5e-5
 """Unit vectors closer than this are one direction: identical slices have the same h, found with errors well below."""
 
+BLOCK = 512
+"""Directions compared with all others at a time: all at once would take memory that grows with their square."""
+
 
 @dataclass(frozen=True)
 class Directions:
@@ -67,12 +70,17 @@ def merge(directions: Directions) -> Directions:
     if len(used) == 0:
         return Directions(directions.vectors[:, :0], directions.of)
     vectors = directions.vectors[:, used]
-    close = (vectors.T @ vectors).abs() > 1 - 0.5 * SAME**2
-    first = close.to(torch.uint8).argmax(dim=1)  # the first direction that it coincides with
+    first = torch.cat([_first_alike(vectors, some) for some in vectors.split(BLOCK, dim=1)])
     kept, number = first.unique(return_inverse=True)
     renumbered = torch.full((directions.vectors.shape[1] + 1,), -1)  # the last entry answers for -1
     renumbered[used] = number
     return Directions(vectors[:, kept], renumbered[directions.of])
+
+
+def _first_alike(vectors: Tensor, some: Tensor) -> Tensor:
+    """Return for each of some directions the number of the first one that it coincides with."""
+    close = (some.T @ vectors).abs() > 1 - 0.5 * SAME**2
+    return close.to(torch.uint8).argmax(dim=1)
 
 
 def _share_out(rays: Tensor, cell: Cell, sides: Sequence[Side]) -> list[int]:

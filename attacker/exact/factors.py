@@ -1,6 +1,7 @@
 """One round's gradient of a fully connected layer, reduced to its low-rank factors as it arrives."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -62,9 +63,14 @@ def _svd(gradient: Tensor, size: int) -> tuple[Tensor, Tensor, Tensor, float]:
         return u, sigma, vh.T, beyond
     # A random sketch of an (almost) rank-`size` matrix spans its columns up to the noise. QR instead of the Gram
     # matrix: squaring would lose what lies under the square root of float64's precision. One power step sharpens it.
-    mixing = torch.randn(gradient.shape[1], width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    span = torch.linalg.qr(gradient @ mixing).Q
+    span = torch.linalg.qr(gradient @ _mixing(gradient.shape[1], width)).Q
     basis = torch.linalg.qr(gradient.T @ span).Q  # (inputs, width)
     span, triangle = torch.linalg.qr(gradient @ basis)
     u, sigma, vh = torch.linalg.svd(triangle)
     return span @ u, sigma, basis @ vh.T, float(sigma[size])
+
+
+@lru_cache(maxsize=8)
+def _mixing(inputs: int, width: int) -> Tensor:
+    """Return the random columns of the sketch: the same for every round, so drawn once for each shape."""
+    return torch.randn(inputs, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attacker.exact.cells import Cell
 from attacker.exact.matching import Equations, common_u, equations, match
 from attacker.exact.solve import Solved
-from attacker.exact.tails import Tail, run_tail, top_jacobian
+from attacker.exact.tails import CHUNK, Tail, run_tail, top_jacobian
 from attacker.exact.tuples import Forward, rearrange
 from vfl.partition import Shape
 
@@ -51,25 +51,25 @@ def join_workers(
     `given` has the data (samples, *shape) of workers where they also go past the layer, `known` the labels if they
     are: in a cell only its own are then possible.
     """
-    tails = [
-        run_tail(bottom.double(), layer, shape, own.h, x)
+    parts = [
+        (bottom.double(), layer, shape, own, x)
         for bottom, layer, shape, own, x in zip(
             bottoms, layers, shapes, solved, given or [None] * len(solved), strict=True
         )
     ]
-    tops = top_jacobian(top.double(), [tail.z.shape[1] for tail in tails])
+    tops = top_jacobian(top.double(), [_rows_of(torch.arange(1), *part).z.shape[1] for part in parts])
     if tops is None:
         return unjoined(
             solved, "The top model is not affine, so candidates within cells were not matched across workers."
         )
-    apart = [equations(tail, own.v, jacobian) for tail, own, jacobian in zip(tails, solved, tops, strict=True)]
+    z, apart = zip(*(_equations_of(jacobian, *part) for part, jacobian in zip(parts, tops, strict=True)), strict=True)
     orders = match(cells, apart)
     for cell in cells:
         if len(cell.samples) > 1:
-            _check_forward(torch.tensor(cell.samples), orders, apart, tails, top, known)
+            _check_forward(torch.tensor(cell.samples), orders, apart, z, top, known)
     together = [worker.take(order) for worker, order in zip(apart, orders, strict=True)]
     u = common_u(together)
-    labels = _labels(u, together, [tail.z[order] for tail, order in zip(tails, orders, strict=True)], top)
+    labels = _labels(u, together, [sent[order] for sent, order in zip(z, orders, strict=True)], top)
     misfits = torch.stack([worker.misfit for worker in together], dim=1)
     several = torch.tensor([n for cell in cells if len(cell.samples) > 1 for n in cell.samples], dtype=torch.long)
     # Only in a cell of several may workers be matched wrongly: then their equations for u disagree
@@ -77,16 +77,32 @@ def join_workers(
     return Joined(tuple(orders), labels, misfits)
 
 
+def _equations_of(
+    jacobian: Tensor, bottom: nn.Module, layer: str, shape: Shape, own: Solved, x: Tensor | None
+) -> tuple[Tensor, Equations]:
+    """Return what one worker sends (samples, width) and its equations for u, some samples at a time."""
+    found = []
+    for rows in torch.arange(len(own.h)).split(CHUNK):
+        tail = _rows_of(rows, bottom, layer, shape, own, x)
+        found.append((tail.z, equations(tail, own.v[rows], jacobian)))
+    together = Equations(*(torch.cat([getattr(one, name) for _, one in found]) for name in ("a", "b", "misfit")))
+    return torch.cat([z for z, _ in found]), together
+
+
+def _rows_of(rows: Tensor, bottom: nn.Module, layer: str, shape: Shape, own: Solved, x: Tensor | None) -> Tail:
+    return run_tail(bottom, layer, shape, own.h[rows], None if x is None else x[rows])
+
+
 def _check_forward(
     slots: Tensor,
     orders: Sequence[Tensor],
     apart: Sequence[Equations],
-    tails: Sequence[Tail],
+    sent: Sequence[Tensor],
     top: nn.Module,
     known: Tensor | None,
 ) -> None:
     """Put a cell's candidates in another order where running them forward contradicts the present one."""
-    z = [tail.z[order[slots]] for tail, order in zip(tails, orders, strict=True)]
+    z = [own[order[slots]] for own, order in zip(sent, orders, strict=True)]
     own = [worker.take(order[slots]) for worker, order in zip(apart, orders, strict=True)]
     choice = rearrange(Forward(z, own, top, None if known is None else known[slots]), len(slots), len(own))
     for m, order in enumerate(orders):

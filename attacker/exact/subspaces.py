@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from attacker.exact.cells import Cell
 from attacker.exact.factors import Factors
@@ -13,6 +14,9 @@ MARGIN = 8.0
 """How many times the angle that rounding explains counts as zero: true meetings measure below 1, others thousands."""
 WIDEST = 2e-3
 """The largest angle that counts as zero unless the whole gradient is noisier: distinct samples are further apart."""
+
+KEPT = 4096
+"""Products of two batches that are kept: with many samples hardly any pair of batches is asked for twice."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +31,14 @@ class Side:
     def blur(self, coordinates: Tensor) -> Tensor:
         """Return the angle by which rounding may have moved unit vectors, given by their coordinates (rank, n)."""
         # x = G w, so the error of x is the error of G times |w|: weak singular directions are uncertain
-        angle: Tensor = self.noise * (coordinates / self.sigma[:, None]).norm(dim=0)
+        # vector_norm is what .norm() calls, after as much work in Python as the whole norm of a few numbers takes
+        angle: Tensor = self.noise * vector_norm(coordinates / self.sigma[:, None], dim=0)
         return angle
 
     def distance(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """Return how far unit vectors (space, n) are from the subspace, and the blur that explains."""
         coordinates = self.basis.T @ vectors
-        return (vectors - self.basis @ coordinates).norm(dim=0), self.blur(coordinates)
+        return vector_norm(vectors - self.basis @ coordinates, dim=0), self.blur(coordinates)
 
     def contains(self, vectors: Tensor, slack: float = 0.0) -> Tensor:
         """Tell which unit vectors (space, n) lie in the subspace, up to rounding and their own error."""
@@ -95,12 +100,12 @@ def sharpen(vectors: Tensor, sides: Sequence[Side]) -> Tensor:
         mine = best == number
         basis = sides[number].basis
         sharp[:, mine] = basis @ (basis.T @ vectors[:, mine])
-    unit: Tensor = sharp / sharp.norm(dim=0)
+    unit: Tensor = sharp / vector_norm(sharp, dim=0)
     return unit
 
 
 class _Products:
-    """basis_i^T basis_j for the pairs that are asked for, each computed once."""
+    """basis_i^T basis_j for the pairs that are asked for, each computed once as long as there is room to keep it."""
 
     def __init__(self, sides: Sequence[Side]) -> None:
         self._sides = sides
@@ -109,6 +114,9 @@ class _Products:
     def __call__(self, i: int, j: int) -> Tensor:
         if i > j:
             return self(j, i).T
-        if (i, j) not in self._known:
-            self._known[i, j] = self._sides[i].basis.T @ self._sides[j].basis
-        return self._known[i, j]
+        if (i, j) in self._known:
+            return self._known[i, j]
+        found = self._sides[i].basis.T @ self._sides[j].basis
+        if len(self._known) < KEPT:
+            self._known[i, j] = found
+        return found

@@ -11,6 +11,9 @@ from vfl.partition import Shape
 NEAR_ZERO = 1e-5
 """Outputs of the layer this close to zero (relative to its largest): rounding decides whether ReLU passes them."""
 
+CHUNK = 1024
+"""Samples whose derivatives are in memory at once: each has as many as outputs times the length of what is sent."""
+
 
 @dataclass(frozen=True)
 class Tail:
@@ -62,8 +65,11 @@ def bypassed(model: nn.Module, layer: str, shape: Shape) -> bool:
 
 def cut_off(model: nn.Module, layer: str, shape: Shape, h: Tensor, x: Tensor | None = None) -> Tensor:
     """Tell which of the layer's outputs (samples, outputs) have no way to the end of the model at these h."""
-    tail = run_tail(model, layer, shape, h, x)
-    return tail.sure & (tail.jacobian == 0).all(dim=1)
+    found = []
+    for rows in torch.arange(len(h)).split(CHUNK):
+        tail = run_tail(model, layer, shape, h[rows], None if x is None else x[rows])
+        found.append(tail.sure & (tail.jacobian == 0).all(dim=1))
+    return torch.cat(found)
 
 
 def top_jacobian(top: nn.Module, widths: Sequence[int]) -> list[Tensor] | None:

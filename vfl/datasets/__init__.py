@@ -50,6 +50,24 @@ class Data:
         return tuple(self.x.shape[1:])
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a data set is, without its samples: enough to divide it and to say what a run on it takes."""
+
+    samples: int
+    test_samples: int
+    sample_shape: Shape
+    classes: int
+    columns: tuple[Column, ...] = ()
+    groups: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, data: Data) -> "Facts":
+        """Return the facts of data that are loaded."""
+        tested = 0 if data.x_test is None else len(data.x_test)
+        return cls(len(data.x), tested, data.sample_shape, data.classes, data.columns, data.groups)
+
+
 class DataSet(Plugin):
     """A data set plug-in. `samples` and `test_samples` take the first so many; left out, all of them."""
 
@@ -59,6 +77,18 @@ class DataSet(Plugin):
     def load(self) -> Data:
         """Return the data."""
         raise NotImplementedError
+
+    def facts(self) -> Facts:
+        """Return what the data are; a data set that knows without loading them says so instead."""
+        return Facts.of(self.load())
+
+    def _facts(self, samples: int, test_samples: int, shape: Shape, classes: int) -> Facts:
+        """Cut the numbers of samples that there are to those asked for, as `_data` does with the samples."""
+        asked = {"data.samples": (self.samples, samples), "data.test_samples": (self.test_samples, test_samples)}
+        for key, (count, there) in asked.items():
+            _check_count(count, there, key)
+        train, test = (there if count is None else count for count, there in asked.values())
+        return Facts(train, test, shape, classes)
 
     def _data(
         self,
@@ -97,6 +127,7 @@ datasets: Registry[DataSet] = Registry(
         "vfl.datasets.bundled",
         "vfl.datasets.images",
         "vfl.datasets.npz",
+        "vfl.datasets.synthetic",
         "vfl.datasets.tables",
         "vfl.datasets.torchvision_sets",
     ],
@@ -116,6 +147,10 @@ def data_path(path: Path | None) -> Path:
 
 
 def _first(x: Tensor, y: Tensor, count: int | None, key: str) -> tuple[Tensor, Tensor]:
-    if count is not None and count > len(x):
-        raise UserError(f"{key}: {count} asked for, the data set has {len(x)}")
+    _check_count(count, len(x), key)
     return x[:count], y[:count]
+
+
+def _check_count(count: int | None, there: int, key: str) -> None:
+    if count is not None and count > there:
+        raise UserError(f"{key}: {count} asked for, the data set has {there}")

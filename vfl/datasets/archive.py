@@ -2,12 +2,15 @@
 
 import math
 import zipfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from vfl.limits import ARCHIVE_BYTES
+
+T = TypeVar("T")
 
 _SINGLE = b"\x93NUMPY"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -19,12 +22,23 @@ class ArchiveError(ValueError):
 
 def read_archive(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
     """Return those of the wanted arrays that are there, numbers in this machine's byte order."""
+    return _opened(path, lambda archive: _read(archive, wanted))
+
+
+def read_shapes(path: Path, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of those of the wanted arrays that are there, without reading them."""
+    return _opened(
+        path, lambda archive: {name: _check_header(archive, name, info) for name, info in _members(archive, wanted)}
+    )
+
+
+def _opened(path: Path, read: Callable[[zipfile.ZipFile], T]) -> T:
     with path.open("rb") as file:
         if file.read(len(_SINGLE)) == _SINGLE:
             raise ArchiveError("it is a single array, expected an .npz archive")
         try:
             with zipfile.ZipFile(file) as archive:
-                return _read(archive, wanted)
+                return read(archive)
         except ArchiveError:
             raise
         except Exception as error:  # whatever broken bytes make of zipfile, its compressions, and NumPy
@@ -32,8 +46,7 @@ def read_archive(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
 
 
 def _read(archive: zipfile.ZipFile, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-    members = {name: info for name, info in members.items() if name in wanted}
+    members = dict(_members(archive, wanted))
     total = sum(info.file_size for info in members.values())
     if total > ARCHIVE_BYTES:
         raise ArchiveError(f"its arrays unpack to {total} bytes, the limit is {ARCHIVE_BYTES}")
@@ -46,8 +59,13 @@ def _read(archive: zipfile.ZipFile, wanted: Collection[str]) -> dict[str, np.nda
     }
 
 
-def _check_header(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> None:
-    """Make sure that an array is as large as it says, before room is made for it."""
+def _members(archive: zipfile.ZipFile, wanted: Collection[str]) -> list[tuple[str, zipfile.ZipInfo]]:
+    named = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
+    return [(name, info) for name, info in named if name in wanted]
+
+
+def _check_header(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> tuple[int, ...]:
+    """Make sure that an array is as large as it says, before room is made for it; return its shape."""
     with archive.open(info) as file:
         read_header = _HEADERS.get(np.lib.format.read_magic(file))
         if read_header is None:
@@ -56,6 +74,7 @@ def _check_header(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) ->
         announced = math.prod(shape) * dtype.itemsize
     if announced > info.file_size and not dtype.hasobject:
         raise ArchiveError(f"{name} announces {announced} bytes and has {info.file_size}")
+    return tuple(shape)
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:

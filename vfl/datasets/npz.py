@@ -1,18 +1,23 @@
 """Any NumPy archive with samples and labels."""
 
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from vfl.datasets import Data, DataSet, data_path, datasets
-from vfl.datasets.archive import ArchiveError, read_archive
+from vfl.datasets import Data, DataSet, Facts, data_path, datasets
+from vfl.datasets.archive import ArchiveError, read_archive, read_shapes
 from vfl.datasets.encoding import Values, as_words, encode_all, fit
 from vfl.errors import UserError
 from vfl.limits import CLASSES
+from vfl.partition import Shape
+
+T = TypeVar("T")
 
 ARRAYS = ("x", "y", "x_train", "y_train", "x_test", "y_test", "ids", "feature_names")
 """What is read of an archive, whatever else it holds."""
@@ -54,6 +59,18 @@ class Npz(DataSet):
         held_out = (_images(arrays["x_test"], path), y_test) if y_test is not None else None
         return self._data("image", (images, y), held_out, ids)
 
+    def facts(self) -> Facts:
+        """Read the labels and the shapes of images; a table is read whole, as its values say what its columns are."""
+        path = data_path(self.path)
+        shapes = _read_or_say(path, lambda: read_shapes(path, ARRAYS))
+        prefix = "_train" if "x_train" in shapes else ""
+        x = shapes.get(f"x{prefix}", ())
+        if len(x) not in (3, 4) or f"y{prefix}" not in shapes:
+            return super().facts()  # a table, or a file with something wrong, which loading says
+        labels = [_labels(y, path) for y in _read(path, (f"y{prefix}", "y_test")).values()]
+        tested = shapes["x_test"][0] if {"x_test", "y_test"} <= shapes.keys() else 0
+        return self._facts(x[0], tested, _image_shape(x, path), int(torch.cat(labels).max()) + 1)
+
     def _table(
         self,
         x: np.ndarray,
@@ -85,9 +102,13 @@ class Npz(DataSet):
         return replace(data, columns=columns, groups=groups)
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
+def _read(path: Path, wanted: Collection[str] = ARRAYS) -> dict[str, np.ndarray]:
+    return _read_or_say(path, lambda: read_archive(path, wanted))
+
+
+def _read_or_say(path: Path, read: Callable[[], T]) -> T:
     try:
-        return read_archive(path, ARRAYS)
+        return read()
     except FileNotFoundError:
         raise UserError(f"data.path: there is no file {path}") from None
     except (OSError, ArchiveError) as error:
@@ -122,12 +143,18 @@ def _images(x: np.ndarray, path: Path) -> Tensor:
         pixels /= 255
     elif pixels.numel() and not (float(pixels.min()) >= 0 and float(pixels.max()) <= 1):
         raise UserError(f"data.path: images in {path} must be uint8, or floats from 0 to 1")
+    shape = _image_shape(x.shape, path)
     if pixels.dim() == 3:
         return pixels.unsqueeze(1)
-    if pixels.dim() == 4 and pixels.shape[3] in (1, 3):
-        return pixels.permute(0, 3, 1, 2).contiguous()
-    if pixels.dim() == 4 and pixels.shape[1] in (1, 3):
-        return pixels
-    raise UserError(
-        f"data.path: images in {path} have shape {tuple(x.shape)}, expected (N,H,W), (N,H,W,C) or (N,C,H,W)"
-    )
+    return pixels if tuple(x.shape[1:]) == shape else pixels.permute(0, 3, 1, 2).contiguous()
+
+
+def _image_shape(shape: tuple[int, ...], path: Path) -> Shape:
+    """Return (channels, height, width) of an array of images, whose channels come last, first or not at all."""
+    if len(shape) == 3:
+        return (1, *shape[1:])
+    if len(shape) == 4 and shape[3] in (1, 3):
+        return (shape[3], shape[1], shape[2])
+    if len(shape) == 4 and shape[1] in (1, 3):
+        return shape[1:]
+    raise UserError(f"data.path: images in {path} have shape {shape}, expected (N,H,W), (N,H,W,C) or (N,C,H,W)")

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vfl.datasets import Data, DataSet, data_path, datasets
+from vfl.datasets import Data, DataSet, Facts, data_path, datasets
 from vfl.errors import UserError
 
 
@@ -42,6 +42,10 @@ class Mnist(TorchvisionSet):
         train, test = self._parts("MNIST")
         return self._data("image", _mnist(train), _mnist(test), classes=10)
 
+    def facts(self) -> Facts:
+        """Return what everybody knows of it."""
+        return self._facts(60_000, 10_000, (1, 28, 28), 10)
+
 
 @datasets.register("cifar10")
 class Cifar10(TorchvisionSet):
@@ -51,6 +55,10 @@ class Cifar10(TorchvisionSet):
         """Read the Python batches."""
         train, test = self._parts("CIFAR10")
         return self._data("image", _cifar(train), _cifar(test), classes=10)
+
+    def facts(self) -> Facts:
+        """Return what everybody knows of it."""
+        return self._facts(50_000, 10_000, (3, 32, 32), 10)
 
 
 def _mnist(part: Any) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,200 @@
+"""`cafe plan`: what it counts is what a run does, what it warns of is true, and a bad config is a sentence."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.integration.command_support import cafe
+from tests.support import small_config
+from vfl.config import load_config, parse_config
+from vfl.datasets import Facts
+from vfl.launch import run_federation
+from vfl.plan.fitted import fit, load_fitted, predict
+from vfl.plan.machine import Machine, this_machine
+from vfl.plan.main import make_plan
+from vfl.plan.traffic import count_traffic
+from vfl.plan.workload import setting_of, workload_of
+from vfl.results import load_summary
+from vfl.slices import data_facts, load_data
+
+ROOT = Path(__file__).parents[2]
+ROOMY = Machine(cores=2, memory=1 << 50, disk=1 << 50)
+
+
+def measured(config, folder):
+    run_federation(config, load_data(config), folder, quiet=True)
+    sizes = load_summary(folder)["bytes"]
+    return {key: sizes[key] for key in ("up", "down", "peer")}
+
+
+@pytest.mark.parametrize(
+    ("changes", "evaluations"),
+    [
+        ({"data": {"name": "digits", "samples": 24, "test_samples": 0}}, 0),
+        ({"training": {"lr": 0.1, "evaluate_every": 3}, "federation": {"batch_size": 7, "rounds": 7}}, 3),
+        ({"federation": {"workers": 2, "label_holder": 1, "label_holder_features": False}}, 1),
+    ],
+)
+def test_bytes_of_a_run_are_counted_to_the_byte(changes, evaluations, tmp_path):
+    config = small_config(**changes)
+    found, sizes = workload_of(config).traffic, measured(config, tmp_path)
+    assert (found.down, found.peer) == (sizes["down"], sizes["peer"])
+    # how many test samples will be right nobody knows: a number that takes up to 3 bytes an evaluation
+    assert abs(found.up - sizes["up"]) <= 3 * evaluations
+
+
+def test_a_bundle_of_several_chunks_is_counted_as_it_is_sent(tmp_path):
+    config = small_config(model={"name": "mlp", "hidden": [1024, 1024]}, federation={"workers": 2, "rounds": 1})
+    load = workload_of(config)
+    assert load.largest_model_bytes > 4 << 20  # more than a message takes
+    found, sizes = load.traffic, measured(config, tmp_path)
+    assert (found.down, found.peer) == (sizes["down"], sizes["peer"])
+    assert abs(found.up - sizes["up"]) <= 3
+
+
+def test_two_epochs_are_needed_where_batches_have_room():
+    config = small_config(attack={"name": "exact"}, model={"name": "mlp", "hidden": [64]}, federation={"rounds": 2})
+    plan = make_plan(config, Path(), ROOMY)
+    assert plan.load.needs.method == "subspaces"
+    assert plan.load.needs.rounds == 2 * 3  # 24 samples in batches of 8
+    assert any("would not start" in text for text in plan.warnings)
+
+
+def test_least_squares_needs_as_many_rounds_as_tell_all_samples_apart():
+    """The oracle is the rank of the drawn batches' matrix itself."""
+    config = small_config(attack={"name": "least_squares"}, federation={"batch_size": 6, "rounds": 1})
+    needed = workload_of(config).needs.rounds
+    from server.schedule import batches
+
+    def rank(rounds):
+        matrix = np.zeros((rounds, 24))
+        for row, batch in zip(matrix, batches("epochs", 24, 6, rounds, config.seed), strict=True):
+            row[batch] = 1
+        return np.linalg.matrix_rank(matrix)
+
+    assert rank(needed) == 24
+    assert rank(needed - 4) < 24
+
+
+def test_a_machine_that_is_too_small_is_told_so():
+    config = load_config(ROOT / "configs/digits.yaml", ["transcript=true"])
+    plan = make_plan(config, Path(), ROOMY)
+    assert not plan.warnings
+    tight = replace(ROOMY, memory=plan.memory_total - 1)
+    (warning,) = make_plan(config, Path(), tight).warnings
+    assert "The machine is too small" in warning
+    (warning,) = make_plan(config, Path(), replace(ROOMY, disk=plan.load.transcript_bytes)).warnings
+    assert "The disk is too small" in warning
+
+
+def test_a_transcript_is_as_large_as_planned(tmp_path):
+    config = small_config()
+    run_federation(config, load_data(config), tmp_path, quiet=True)
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "transcript").glob("*.safetensors"))
+    tensors = workload_of(config).transcript_bytes
+    files = config.federation.rounds + 1
+    assert tensors <= on_disk <= tensors + files * 8192  # each file names its tensors, and has a checksum
+
+
+def test_what_was_not_measured_is_not_estimated():
+    moving = small_config(
+        attack={"name": "exact"}, model={"name": "mlp", "hidden": [64]}, training={"lr": 0.1}, federation={"rounds": 9}
+    )
+    plan = make_plan(moving, Path(), ROOMY)
+    assert plan.unknown
+    assert "attack" not in plan.memory
+    assert set(plan.seconds) == {"federation", "scoring"}
+
+
+def test_a_million_samples_are_planned_without_making_them():
+    config = load_config(ROOT / "configs/scale/million.yaml", ["federation.batch_size=200"])
+    assert data_facts(config) == Facts(1_000_000, 0, (3, 32, 32), 10)
+    plan = make_plan(config, Path(), replace(ROOMY, memory=1 << 30))
+    assert plan.load.needs.rounds == 2 * 5_000
+    assert any(text.startswith("samples") for text in plan.beyond)
+    assert any("too small" in text for text in plan.warnings)
+
+
+def test_facts_of_an_archive_are_those_of_its_data(tmp_path):
+    random = np.random.default_rng(0)
+    for name, shape in (("gray", (9, 6, 5)), ("last", (9, 6, 5, 3)), ("first", (9, 3, 6, 5)), ("table", (9, 4))):
+        pixels = random.random(shape) if name == "table" else random.integers(0, 255, shape, dtype=np.uint8)
+        np.savez(
+            tmp_path / f"{name}.npz", x_train=pixels, y_train=np.arange(9) % 4, x_test=pixels, y_test=np.arange(9) % 5
+        )
+        data = {"name": "npz", "path": str(tmp_path / f"{name}.npz"), "samples": 7}
+        config = small_config(data=data)
+        assert data_facts(config) == Facts.of(load_data(config)), name
+
+
+def test_synthetic_images_are_what_their_facts_say_and_do_not_depend_on_how_many():
+    few, many = (
+        load_data(parse_config({"data": {"name": "synthetic", "samples": n, "shape": [1, 8, 8]},
+                                "federation": {"batch_size": 2, "rounds": 1}}, "the test"))
+        for n in (5, 4100)
+    )  # fmt: skip
+    assert bool((many.x[:5] == few.x).all())
+    assert 0.2 < float((many.x == 0).float().mean()) < 0.8
+    assert float(many.x.min()) >= 0
+    assert float(many.x.max()) <= 1
+
+
+def test_the_fit_finds_the_coefficients_it_was_made_of():
+    terms = [{"runs": 1.0, "gflop": float(n), "idle": float(n % 3)} for n in (1, 5, 8, 40)]
+    found = fit(terms, [2.0 + 0.5 * one["gflop"] for one in terms])
+    assert found == pytest.approx({"runs": 2.0, "gflop": 0.5, "idle": 0.0}, abs=1e-9)
+    assert predict(found, {"runs": 1, "gflop": 10}, {"gflop": 2.0}) == pytest.approx(12.0)
+
+
+def test_the_shipped_model_covers_the_measured_range_and_what_it_measured():
+    fitted = load_fitted()
+    assert fitted.ranges["samples"][0] <= 200
+    assert fitted.ranges["samples"][1] >= 8000
+    assert fitted.ranges["workers"] == (2, 64)
+    for one in fitted.points:
+        load = workload_of(parse_config(dict(one["config"]), "a measured point"))
+        assert {"up": load.traffic.up, "down": load.traffic.down, "peer": load.traffic.peer} == one["bytes"]
+
+
+def test_the_command_prints_the_plan_and_json(tmp_path):
+    shown = cafe("plan", ROOT / "configs/digits.yaml", "--memory", "0.1")
+    assert shown.returncode == 0, shown.stderr
+    assert "between workers" in shown.stdout
+    assert "too small" in shown.stdout
+    tree = json.loads(cafe("plan", ROOT / "configs/digits.yaml", "--json", "--cores", "1").stdout)
+    assert tree["machine"]["cores"] == 1
+    assert tree["seconds"]["total"] > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [("federation.wrokers=2", "wrokers"), ("data.samples=2000", "data.samples"), ("attack.name=nothing", "nothing")],
+)
+def test_a_bad_config_is_a_sentence(change, says):
+    done = cafe("plan", ROOT / "configs/digits.yaml", "--set", change)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_this_machine_has_cores_memory_and_disk(tmp_path):
+    machine = this_machine(tmp_path / "not" / "there" / "yet")
+    assert machine.cores >= 1
+    assert machine.memory > 0
+    assert machine.disk > 0
+
+
+def test_evaluations_are_counted_with_the_parameters_they_need():
+    """An evaluation after the last round needs the parameters of that round once more; one in the middle does not."""
+    base = {"training": {"lr": 0.1}, "federation": {"batch_size": 8, "rounds": 4}}
+    config = small_config(**base)
+    setting = setting_of(config, data_facts(config))
+    from vfl.models.whole import first_model
+    from vfl.plan.workload import _uploads
+
+    model = first_model(setting)
+    without, with_tests = (count_traffic(config, setting, n, _uploads(model, config), model.widths) for n in (0, 30))
+    assert with_tests.down - without.down > sum(p.numel() * 4 for p in model.parameters())

@@ -1,0 +1,68 @@
+"""How many rounds an attack needs: the fewest with which it starts, asked of the attack itself."""
+
+import math
+from dataclasses import dataclass, replace
+
+from attacker.exact import Exact
+from attacker.exact.choice import Choice, choose
+from attacker.interface import attacks, start_attack
+from vfl.config import RunConfig
+from vfl.errors import UserError
+from vfl.observation import Setting
+
+MOST_EPOCHS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an attack needs of a run."""
+
+    attack: str
+    rounds: int
+    """The fewest rounds with which it starts; 0 where there is none."""
+    refusal: str | None = None
+    """Why it would not start with the config's rounds."""
+    choice: Choice | None = None
+    """`exact`: the method and the layers, with as many rounds as it needs."""
+    single: bool = False
+
+    @property
+    def method(self) -> str | None:
+        """Return how `exact` solves steps I and II."""
+        return self.choice.method if self.choice else None
+
+
+def needs_of(config: RunConfig, setting: Setting) -> Needs:
+    """Find the fewest epochs with which the attack starts; raise what it says if no number of them will do."""
+    section = config.attack
+    if section.name == "none":
+        return Needs("none", 0)
+    refusal = _refusal(config, setting)
+    per_epoch = math.ceil(setting.samples / setting.batch_size)
+    epochs = 1
+    while _refusal(config, replace(setting, rounds=epochs * per_epoch)):
+        epochs *= 2
+        if epochs > MOST_EPOCHS:
+            raise UserError(refusal or f"attack {section.name}: no number of rounds is enough")
+    low = epochs // 2
+    while epochs - low > 1:
+        middle = (low + epochs) // 2
+        if _refusal(config, replace(setting, rounds=middle * per_epoch)):
+            low = middle
+        else:
+            epochs = middle
+    rounds = epochs * per_epoch
+    plugin = attacks.build(section)
+    if not isinstance(plugin, Exact):
+        return Needs(section.name, rounds, refusal)
+    played = setting if refusal is None else replace(setting, rounds=rounds)
+    single = plugin.epochs == 1
+    return Needs(section.name, rounds, refusal, choose(played, plugin.method, single), single)
+
+
+def _refusal(config: RunConfig, setting: Setting) -> str | None:
+    try:
+        start_attack(config.attack, setting)
+    except UserError as error:
+        return str(error)
+    return None

@@ -1,0 +1,161 @@
+"""The plan of a run: rounds, bytes, memory and time, what of it is beyond what was measured, and what is too small."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vfl.config import RunConfig
+from vfl.plan.fitted import Fitted, load_fitted, predict
+from vfl.plan.machine import Machine, measure_floors, slower, this_machine
+from vfl.plan.terms import PHASES, memory_terms, seconds_terms
+from vfl.plan.workload import Workload, workload_of
+
+LEFT_FREE = 2 << 30
+"""Bytes of a disk that a run should leave."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will take."""
+
+    load: Workload
+    machine: Machine
+    core_seconds: dict[str, float]
+    """By phase, of one core."""
+    seconds: dict[str, float]
+    """By phase, with this machine's cores to itself."""
+    memory: dict[str, int]
+    """Peak bytes by process; `worker` is one, the largest."""
+    memory_total: int
+    """All processes at once, libraries that they share counted once."""
+    beyond: tuple[str, ...]
+    """What is outside the measured range."""
+    unknown: tuple[str, ...]
+    """What there is no estimate of, and why."""
+    warnings: tuple[str, ...]
+
+    def tree(self) -> dict[str, Any]:
+        """Return the plan as JSON has it."""
+        load = self.load
+        return {
+            "samples": load.samples,
+            "test_samples": load.test_samples,
+            "workers": load.workers,
+            "batch_size": load.batch_size,
+            "rounds": load.rounds,
+            "attack": {"name": load.needs.attack, "method": load.needs.method, "rounds_needed": load.needs.rounds},
+            "bytes": asdict(load.traffic),
+            "transcript_bytes": load.transcript_bytes,
+            "memory": {**self.memory, "total": self.memory_total},
+            "core_seconds": self.core_seconds,
+            "seconds": {**self.seconds, "total": sum(self.seconds.values())},
+            "machine": asdict(self.machine),
+            "beyond_measured": list(self.beyond),
+            "not_estimated": list(self.unknown),
+            "warnings": list(self.warnings),
+        }
+
+
+def make_plan(config: RunConfig, folder: Path, machine: Machine | None = None, fitted: Fitted | None = None) -> Plan:
+    """Plan a run whose results go to a folder; on another machine than this one if that is given."""
+    fitted = fitted or load_fitted()
+    machine = machine or this_machine(folder)
+    load = workload_of(config)
+    times = slower(measure_floors(), fitted.floors)
+    wanted = seconds_terms(load)
+    core = {
+        phase: predict(fitted.seconds[phase], wanted[phase], times)
+        for phase in PHASES
+        if phase in wanted and phase in fitted.seconds
+    }
+    unknown = _unknown(load)
+    if unknown:
+        core = {phase: spent for phase, spent in core.items() if phase in ("federation", "scoring")}
+    memory = {
+        process: round(1e9 * predict(fitted.memory[process], terms))
+        for process, terms in memory_terms(load).items()
+        if process in fitted.memory and (process != "attack" or not unknown)
+    }
+    total = _total(memory, load.workers, fitted.shared)
+    return Plan(
+        load=load,
+        machine=machine,
+        core_seconds=core,
+        seconds={phase: spent / _cores(phase, load, machine) for phase, spent in core.items()},
+        memory=memory,
+        memory_total=total,
+        beyond=_beyond(load, fitted),
+        unknown=unknown,
+        warnings=_warnings(load, machine, total),
+    )
+
+
+def ranged(load: Workload) -> dict[str, float]:
+    """Return the numbers of a workload that tell whether it is like one that was measured."""
+    return {
+        "samples": load.samples,
+        "workers": load.workers,
+        "batch size": load.batch_size,
+        "rounds": load.rounds,
+        "megabytes of parameters": load.model_bytes / 1e6,
+        "megaflop a sample": load.flop / 1e6,
+        "inputs of the attacked layer": max((layer.inputs for layer in load.layers), default=0),
+    }
+
+
+def _total(memory: dict[str, int], workers: int, shared: float) -> int:
+    processes = 1 + workers + ("attack" in memory) + 1
+    every = sum(size * (workers if process == "worker" else 1) for process, size in memory.items())
+    return max(max(memory.values()), every - round(1e9 * shared) * (processes - 1))
+
+
+def _cores(phase: str, load: Workload, machine: Machine) -> int:
+    """Return how many cores a phase can use: the linear algebra of steps I and II and the scoring go on one."""
+    most = {"federation": load.workers + 1, "step III": machine.cores}.get(phase, 1)
+    return max(1, min(machine.cores, most))
+
+
+def _beyond(load: Workload, fitted: Fitted) -> tuple[str, ...]:
+    found = []
+    for name, value in ranged(load).items():
+        low, high = fitted.ranges.get(name, (value, value))
+        if value > high:
+            found.append(f"{name}: {value:,.4g}, measured up to {high:,.4g}")
+        elif 0 < value < low:
+            found.append(f"{name}: {value:,.4g}, measured from {low:,.4g}")
+    return tuple(found)
+
+
+def _unknown(load: Workload) -> tuple[str, ...]:
+    needs = load.needs
+    if needs.attack == "none":
+        return ()
+    if needs.choice is None:
+        return (f"the attack {needs.attack}: only exact was measured",)
+    if not load.frozen:
+        return ("the attack exact while parameters move: only frozen parameters were measured",)
+    if needs.method == "rank_one":
+        return ("the attack exact by rank one: its turns depend on the data",)
+    return ()
+
+
+def _warnings(load: Workload, machine: Machine, total: int) -> tuple[str, ...]:
+    found = []
+    needs = load.needs
+    if needs.refusal:
+        found.append(
+            f"The run has {load.rounds:,} rounds and the attack would not start with them ({needs.refusal}); "
+            f"it starts with {needs.rounds:,}."
+        )
+    if total > machine.memory:
+        found.append(
+            f"The machine is too small: the run takes about {total / 1e9:.1f} GB of memory and "
+            f"{machine.memory / 1e9:.1f} GB are free; use fewer samples, a smaller layer, or another machine."
+        )
+    if load.transcript_bytes > machine.disk - LEFT_FREE:
+        found.append(
+            f"The disk is too small: the transcript takes {load.transcript_bytes / 1e9:.1f} GB and "
+            f"{machine.disk / 1e9:.1f} GB are free; leave transcript and federation.checkpoint_every out, or choose "
+            f"another folder with --out."
+        )
+    return tuple(found)

@@ -1,0 +1,141 @@
+"""What time and memory are made of: for each phase and process a few quantities, counted from the workload.
+
+A phase's time is a sum of these, each times a coefficient that `cafe bench scale` fitted. A name that ends in gflop
+counts arithmetic, one in gigabytes bytes that are moved; all others count calls, whose price is the interpreter's.
+"""
+
+import math
+
+from attacker.inversion.invert import chunk_size
+from attacker.least_squares import SKETCH
+from vfl.plan.workload import Layer, Workload
+
+import torch  # isort: skip
+
+Terms = dict[str, float]
+
+PHASES = ("federation", "observing", "steps I and II", "step III", "scoring")
+PROCESSES = ("coordinator", "worker", "attack", "launcher")
+DOUBLE = 8
+
+KNOWN = {"pairs gflop": 2.5}
+"""Terms whose coefficient is not fitted but so many times the floor's: a large product in double precision, which would
+be lost in the noise of runs that are small enough to measure."""
+
+
+def seconds_terms(load: Workload) -> dict[str, Terms]:
+    """Return the quantities that each phase's time goes with; a phase that does not happen has none."""
+    traffic, data = load.traffic.total / 1e9, load.samples * load.sample_bytes / 1e9
+    terms: dict[str, Terms] = {
+        "federation": {
+            "runs": 1,
+            "workers": load.workers,
+            "worker rounds": load.workers * load.rounds,
+            "gflop": 3 * load.flop * _played(load) / 1e9,  # forward, and backward twice as much
+            "gigabytes": traffic + data,
+        },
+        "scoring": {"runs": 1, "samples": load.samples, "gigabytes": data},
+    }
+    if load.layers:
+        kept = load.kept_rounds
+        terms["observing"] = {
+            "runs": 1,
+            "worker rounds": load.workers * kept,
+            "gflop": sum(_factorising(load, layer) for layer in load.layers) * kept / 1e9,
+            "gigabytes": load.rounds * load.model_bytes / 1e9,
+        }
+        terms["steps I and II"] = _steps_one_two(load)
+        blind = [layer for layer in load.layers if not layer.sees_data]
+        if blind:
+            size = chunk_size((load.slice_bytes // 4,), torch.device("cpu"))
+            terms["step III"] = {
+                "chunks": len(blind) * math.ceil(load.samples / size),
+                "gflop": 3 * load.samples * sum(layer.flop for layer in blind) / 1e9,
+            }
+    return terms
+
+
+def memory_terms(load: Workload) -> dict[str, Terms]:
+    """Return the quantities that each process's peak memory goes with, in gigabytes but for the process itself."""
+    data = load.samples * load.sample_bytes / 1e9
+    terms: dict[str, Terms] = {
+        "coordinator": {
+            "process": 1,
+            "workers": load.workers,
+            "model gigabytes": load.model_bytes / 1e9,
+            "recovered gigabytes": recovered_bytes(load) / 1e9,
+        },
+        "worker": {
+            "process": 1,
+            "slice gigabytes": (load.samples + load.test_samples) * load.slice_bytes / 1e9,
+            "model gigabytes": load.largest_model_bytes / 1e9,
+            "outputs gigabytes": load.batch_size * load.outputs_bytes / 1e9,
+        },
+        "launcher": {"process": 1, "data gigabytes": data},
+    }
+    if load.layers:
+        terms["attack"] = {
+            "process": 1,
+            "model gigabytes": load.model_bytes / 1e9,
+            "kept gigabytes": kept_bytes(load) / 1e9,
+            "found gigabytes": found_bytes(load) / 1e9,
+        }
+    return terms
+
+
+def recovered_bytes(load: Workload) -> int:
+    """Return what the attack hands to the coordinator: every sample, and what flows into the attacked layers."""
+    return load.samples * (load.sample_bytes + sum(4 * layer.inputs for layer in load.layers)) if load.layers else 0
+
+
+def kept_bytes(load: Workload) -> int:
+    """Return what `exact` keeps of the rounds until it recovers."""
+    kept, size = load.kept_rounds, load.batch_size
+    if load.needs.method == "subspaces":
+        return sum(DOUBLE * kept * size * (layer.inputs + layer.outputs) for layer in load.layers)
+    return sum(DOUBLE * kept * (min(layer.outputs, SKETCH) * layer.inputs + layer.outputs) for layer in load.layers)
+
+
+def found_bytes(load: Workload) -> int:
+    """Return what it holds at the end: every sample's h and v at every worker; by least squares the matrices too."""
+    found = sum(DOUBLE * load.samples * (layer.inputs + layer.outputs) for layer in load.layers)
+    if load.needs.method == "subspaces":
+        return found
+    widest = max(min(layer.outputs, SKETCH) * layer.inputs for layer in load.layers)
+    return found + DOUBLE * load.samples * (3 * load.kept_rounds + widest)
+
+
+def _played(load: Workload) -> float:
+    """Return how many samples are played: batches are full but for the last of an epoch."""
+    per_epoch = math.ceil(load.samples / load.batch_size)
+    return load.rounds / per_epoch * load.samples
+
+
+def _factorising(load: Workload, layer: Layer) -> float:
+    """Return the operations that reduce one worker's gradient of one round."""
+    if load.needs.method != "subspaces":
+        return 2.0 * min(layer.outputs, SKETCH) * layer.outputs * layer.inputs
+    short, long = sorted((layer.inputs, layer.outputs))
+    width = load.batch_size + 10
+    if width >= short:
+        return 4.0 * long * short**2 + 8 * short**3  # a whole singular value decomposition
+    return 6.0 * long * short * width + 4.0 * (2 * short + long) * width**2 + 12.0 * width**3
+
+
+def _steps_one_two(load: Workload) -> Terms:
+    n, k, kept = load.samples, load.batch_size, load.kept_rounds
+    if load.needs.method != "subspaces":
+        solving = 6.0 * n * kept * min(n, kept)
+        products = sum(2.0 * n * kept * min(layer.outputs, SKETCH) * layer.inputs for layer in load.layers)
+        return {"runs": 1, "slices": n * len(load.layers), "matrix gflop": solving / 1e9, "gflop": products / 1e9}
+    epochs = kept * k / n
+    meeting = sum(epochs * n * (2.0 * k * k * layer.inputs + 10.0 * k**3) for layer in load.layers)
+    apart = sum(kept * (8.0 * k * k * (layer.inputs + layer.outputs) + 40.0 * k**3) for layer in load.layers)
+    judging = sum(kept * 4.0 * k * layer.inputs * layer.outputs for layer in load.layers)
+    pairs = sum(2.0 * n * n * layer.inputs for layer in load.layers)
+    return {
+        "runs": 1,
+        "slices": n * len(load.layers),
+        "gflop": (meeting + apart + judging) / 1e9,
+        "pairs gflop": pairs / 1e9,
+    }

@@ -1,0 +1,158 @@
+"""What a config amounts to, as plain numbers: counted from the data set's shape and the built model, nothing is run."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from attacker.exact.choice import Choice
+from vfl.config import RunConfig
+from vfl.datasets import Facts
+from vfl.models.layers import representation
+from vfl.models.modes import evaluating
+from vfl.models.whole import WholeModel, first_model
+from vfl.observation import BOTTOM, TOP, Setting, with_prefix
+from vfl.partition import Shape
+from vfl.plan.attack import Needs, needs_of
+from vfl.plan.traffic import Traffic, count_traffic
+from vfl.slices import boxes_of, data_facts
+
+FLOAT = 4
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The layer that is attacked at a worker, and the work of one sample on the way to it (forward, in flop)."""
+
+    inputs: int
+    outputs: int
+    sees_data: bool
+    flop: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A run in numbers. Bytes are bytes, flop are floating-point operations."""
+
+    samples: int
+    test_samples: int
+    batch_size: int
+    workers: int
+    rounds: int
+    sample_bytes: int
+    slice_bytes: int
+    """Of one sample at the worker that holds most of it."""
+    model_bytes: int
+    """All parties' parameters."""
+    largest_model_bytes: int
+    """Those of the worker with most of them."""
+    outputs_bytes: int
+    """What the layers of the largest bottom model put out for one sample: kept from forward to backward."""
+    flop: float
+    """One sample forward through all parties' models."""
+    traffic: Traffic
+    transcript_bytes: int
+    frozen: bool
+    needs: Needs
+    layers: tuple[Layer, ...]
+    """Those that `exact` reads, one a worker; none for other attacks."""
+
+    @property
+    def kept_rounds(self) -> int:
+        """Return how many rounds `exact` keeps: at most five of each sample, or two a sample for least squares."""
+        if self.needs.method == "subspaces":
+            return min(self.rounds, 5 * math.ceil(self.samples / self.batch_size))
+        return min(self.rounds, 2 * self.samples)
+
+
+def setting_of(config: RunConfig, facts: Facts) -> Setting:
+    """Return what the coordinator of the run will know when all have joined."""
+    return Setting(
+        model=config.model,
+        boxes=tuple(boxes_of(facts, config)),
+        classes=facts.classes,
+        samples=facts.samples,
+        batch_size=config.federation.batch_size,
+        schedule=config.federation.schedule,
+        rounds=config.federation.planned_rounds(facts.samples),
+        frozen=config.training.frozen,
+        seed=config.seed,
+        device=config.device,
+    )
+
+
+def workload_of(config: RunConfig) -> Workload:
+    """Count a config's run."""
+    facts = data_facts(config)
+    setting = setting_of(config, facts)
+    model = first_model(setting)
+    shapes = [box.shape for box in setting.boxes]
+    needs = needs_of(config, setting)
+    uploads = _uploads(model, config)
+    sizes = [sum(one.numel() * FLOAT for one in upload.values()) for upload in uploads]
+    outputs = [_counted(bottom, shape) for bottom, shape in zip(model.bottoms, shapes, strict=True)]
+    changes = 1 if setting.frozen else setting.rounds
+    return Workload(
+        samples=facts.samples,
+        test_samples=facts.test_samples,
+        batch_size=setting.batch_size,
+        workers=config.federation.workers,
+        rounds=setting.rounds,
+        sample_bytes=FLOAT * math.prod(facts.sample_shape),
+        slice_bytes=FLOAT * max(math.prod(shape) for shape in shapes),
+        model_bytes=sum(sizes),
+        largest_model_bytes=max(sizes),
+        outputs_bytes=max(bytes_ for bytes_, _ in outputs),
+        flop=sum(flop for _, flop in outputs),
+        traffic=count_traffic(config, setting, facts.test_samples, uploads, model.widths),
+        transcript_bytes=(setting.rounds + changes) * sum(sizes) if config.records else 0,
+        frozen=setting.frozen,
+        needs=needs,
+        layers=_layers(model, needs.choice, shapes) if needs.choice else (),
+    )
+
+
+def _uploads(model: WholeModel, config: RunConfig) -> list[dict[str, torch.Tensor]]:
+    """Return what each worker uploads a round, under the names on the wire."""
+    uploads = [with_prefix(BOTTOM, dict(bottom.named_parameters())) for bottom in model.bottoms]
+    uploads += [{}] * (config.federation.workers - len(uploads))
+    holder = config.federation.label_holder
+    uploads[holder] = {**uploads[holder], **with_prefix(TOP, dict(model.top.named_parameters()))}
+    return uploads
+
+
+def _layers(model: WholeModel, choice: Choice, shapes: list[Shape]) -> tuple[Layer, ...]:
+    found = []
+    for bottom, layer, shape in zip(model.bottoms, choice.layers, shapes, strict=True):
+        flop = 0.0
+        if not layer.sees_data:
+            flop = _flop(bottom, shape, lambda x, b=bottom, name=layer.name: representation(b, name, x))
+        found.append(Layer(layer.inputs, layer.outputs, layer.sees_data, flop))
+    return tuple(found)
+
+
+def _counted(bottom: nn.Module, shape: Shape) -> tuple[int, float]:
+    """Return the bytes of all layers' outputs for one sample, and the operations."""
+    sizes: list[int] = []
+
+    def note(_module: nn.Module, _inputs: object, output: object) -> None:
+        if isinstance(output, torch.Tensor):
+            sizes.append(output.numel() * output.element_size())
+
+    leaves = [module for module in bottom.modules() if not list(module.children())]
+    handles = [module.register_forward_hook(note) for module in leaves]
+    try:
+        flop = _flop(bottom, shape, bottom)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return sum(sizes), flop
+
+
+def _flop(bottom: nn.Module, shape: Shape, run: Callable[[torch.Tensor], object]) -> float:
+    with torch.no_grad(), evaluating(bottom), FlopCounterMode(display=False) as counter:
+        run(torch.full((1, *shape), 0.5))
+    return float(counter.get_total_flops())
