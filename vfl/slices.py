@@ -176,7 +176,7 @@ def _share_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
     )
 
 
-def _whole(data: Data) -> Box:
+def _whole(data: Data | Facts) -> Box:
     if data.groups is not None:
         raise UserError(
             "data: it says which columns each worker holds, and in a horizontal federation each has all of them; "

@@ -66,8 +66,8 @@ class _Count:
         uploads: Sequence[Mapping[str, Tensor]],
         widths: Sequence[int],
     ) -> None:
-        self._holder = config.federation.label_holder
-        self._workers, self._training = config.federation.workers, config.training
+        self._holder = config.federation.label_party
+        self._workers, self._training = config.federation.parties, config.training
         self._rounds, self._epoch = setting.rounds, -(-setting.samples // setting.batch_size)
         self._version, self._sent, self._evaluated = 1, 0, 0
         self._widths = [width for worker, width in enumerate(widths) if worker != self._holder]
@@ -152,7 +152,9 @@ class _Count:
 
 def _chunks(size: int, message: type[Order] | type[UploadPart] | type[SwapPart]) -> int:
     """Return the size of the messages that carry so many bytes."""
-    return sum(_carrier(message, _alike(offset), length) for offset, length in _cut(size))
+    # a message cannot be hashed, its class can
+    sizes = [_carrier(message, _alike(offset), length) for offset, length in _cut(size)]  # type: ignore[arg-type]
+    return sum(sizes)
 
 
 @cache

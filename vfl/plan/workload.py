@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -11,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attacker.exact.choice import Choice
 from vfl.config import RunConfig
 from vfl.datasets import Facts
+from vfl.errors import UserError
 from vfl.models.layers import representation
 from vfl.models.modes import evaluating
 from vfl.models.whole import WholeModel, first_model
@@ -86,6 +88,10 @@ def setting_of(config: RunConfig, facts: Facts) -> Setting:
 
 def workload_of(config: RunConfig) -> Workload:
     """Count a config's run."""
+    if config.federation.horizontal:
+        raise UserError(
+            "cafe plan: federation.kind horizontal is not estimated; plan the vertical federation of one worker"
+        )
     facts = data_facts(config)
     setting = setting_of(config, facts)
     model = first_model(setting)
@@ -118,8 +124,8 @@ def workload_of(config: RunConfig) -> Workload:
 def _uploads(model: WholeModel, config: RunConfig) -> list[dict[str, torch.Tensor]]:
     """Return what each worker uploads a round, under the names on the wire."""
     uploads = [with_prefix(BOTTOM, dict(bottom.named_parameters())) for bottom in model.bottoms]
-    uploads += [{}] * (config.federation.workers - len(uploads))
-    holder = config.federation.label_holder
+    uploads += [{}] * (config.federation.parties - len(uploads))
+    holder = config.federation.label_party
     uploads[holder] = {**uploads[holder], **with_prefix(TOP, dict(model.top.named_parameters()))}
     return uploads
 
@@ -129,7 +135,7 @@ def _layers(model: WholeModel, choice: Choice, shapes: list[Shape]) -> tuple[Lay
     for bottom, layer, shape in zip(model.bottoms, choice.layers, shapes, strict=True):
         flop = 0.0
         if not layer.sees_data:
-            flop = _flop(bottom, shape, lambda x, b=bottom, name=layer.name: representation(b, name, x))
+            flop = _flop(bottom, shape, partial(representation, bottom, layer.name))
         found.append(Layer(layer.inputs, layer.outputs, layer.sees_data, flop))
     return tuple(found)
 
