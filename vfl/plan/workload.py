@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -129,7 +130,7 @@ def _layers(model: WholeModel, choice: Choice, shapes: list[Shape]) -> tuple[Lay
     for bottom, layer, shape in zip(model.bottoms, choice.layers, shapes, strict=True):
         flop = 0.0
         if not layer.sees_data:
-            flop = _flop(bottom, shape, lambda x, b=bottom, name=layer.name: representation(b, name, x))
+            flop = _flop(bottom, shape, partial(representation, bottom, layer.name))
         found.append(Layer(layer.inputs, layer.outputs, layer.sees_data, flop))
     return tuple(found)
 
