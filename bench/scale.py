@@ -18,7 +18,7 @@ from vfl.config import RunConfig, parse_config
 from vfl.journal import NAME
 from vfl.launch import run_federation
 from vfl.plan.fitted import Fitted, fit, predict
-from vfl.plan.machine import Floors, describe, measure_floors
+from vfl.plan.machine import Floors, best_of, describe, measure_floors
 from vfl.plan.main import ranged
 from vfl.plan.terms import KNOWN, PHASES, PROCESSES, Terms, memory_terms, seconds_terms
 from vfl.plan.workload import Workload, workload_of
@@ -42,6 +42,7 @@ def point(samples: int, workers: int, batch_size: int = 20, **changes: Any) -> d
 CNN = {"name": "bench.small_cnn:small_cnn"}
 SQUARES = {"name": "exact", "method": "least_squares"}
 PAPER = {"model": {"name": "cafe_cnn"}, "data": {"name": "photos", "samples": 24}}
+DEMO = {"epochs": 4, "schedule": "epochs"}
 POINTS: tuple[dict[str, Any], ...] = (
     point(200, 2, 10),
     point(1000, 2),
@@ -50,6 +51,7 @@ POINTS: tuple[dict[str, Any], ...] = (
     point(400, 16),
     point(200, 2, 10, federation={"epochs": 12}, attack=SQUARES),
     point(24, 4, 4, **PAPER),
+    point(120, 4, 24, model=PAPER["model"], data={"name": "photos", "samples": 120}, federation=DEMO),
     point(24, 4, 12, **PAPER, training={"lr": 0.01}, attack={"name": "none"}),
     point(8000, 2, shape=[1, 32, 32]),
     point(400, 64),
@@ -73,6 +75,7 @@ def bench_scale(out: Path | None, short: bool) -> None:
         if tree in [one["config"] for one in points]:
             continue
         points.append({"config": tree, **measure(config)})
+        floors = best_of(floors, measure_floors())
         if out is not None:
             text = json.dumps({"floors": asdict(floors), "points": points})
             _unfinished(out).write_text(text + "\n", encoding="utf-8")

@@ -15,6 +15,7 @@ from vfl.launch import run_federation
 from vfl.plan.fitted import fit, load_fitted, predict
 from vfl.plan.machine import Machine, this_machine
 from vfl.plan.main import make_plan
+from vfl.plan.terms import memory_terms
 from vfl.plan.traffic import count_traffic
 from vfl.plan.workload import setting_of, workload_of
 from vfl.results import load_summary
@@ -149,6 +150,12 @@ def test_the_fit_finds_the_coefficients_it_was_made_of():
     assert predict(found, {"runs": 1, "gflop": 10}, {"gflop": 2.0}) == pytest.approx(12.0)
 
 
+def test_the_fit_leaves_what_is_known_alone():
+    terms = [{"runs": 1.0, "pairs gflop": float(n)} for n in (0, 4, 9)]
+    found = fit(terms, [1.0 + 3.0 * one["pairs gflop"] for one in terms], {"pairs gflop": 3.0, "other": 1.0})
+    assert found == pytest.approx({"runs": 1.0, "pairs gflop": 3.0})
+
+
 def test_the_shipped_model_covers_the_measured_range_and_what_it_measured():
     fitted = load_fitted()
     assert fitted.ranges["samples"][0] <= 200
@@ -156,7 +163,13 @@ def test_the_shipped_model_covers_the_measured_range_and_what_it_measured():
     assert fitted.ranges["workers"] == (2, 64)
     for one in fitted.points:
         load = workload_of(parse_config(dict(one["config"]), "a measured point"))
-        assert {"up": load.traffic.up, "down": load.traffic.down, "peer": load.traffic.peer} == one["bytes"]
+        counted = {"up": load.traffic.up, "down": load.traffic.down, "peer": load.traffic.peer}
+        # the label holder may have heard from a peer of the next round when it writes how many bytes it has exchanged
+        assert sum(abs(counted[key] - one["bytes"][key]) for key in counted) <= 3
+        for process in ("coordinator", "attack"):
+            if process in one["memory"]:
+                planned = 1e9 * predict(fitted.memory[process], memory_terms(load)[process])
+                assert one["memory"][process] < 1.2 * planned, one["config"]
 
 
 def test_the_command_prints_the_plan_and_json(tmp_path):

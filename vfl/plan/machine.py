@@ -66,6 +66,11 @@ def measure_floors() -> Floors:
         torch.set_num_threads(threads)
 
 
+def best_of(one: Floors, other: Floors) -> Floors:
+    """Return the lower of two measurements of each floor: other load only makes them higher."""
+    return Floors(min(one.gflop, other.gflop), min(one.gigabyte, other.gigabyte), min(one.call, other.call))
+
+
 def slower(now: Floors, then: Floors) -> dict[str, float]:
     """Return how many times longer each kind of work takes now."""
     before = asdict(then)

@@ -1,8 +1,9 @@
 """The bytes of a run's messages, counted by building the messages: of the batches and tensors that will be sent."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from vfl.network import PROTOCOL_VERSION
 from vfl.observation import Setting
 
 SESSION, RUN_ID = "0" * 32, "0" * 16
+Carrier = Literal["order", "upload", "swap"]
+"""Messages that may carry a chunk."""
 ADDRESS = "127.0.0.1:40000"
 """As long as any that `cafe run` tells the workers."""
 
@@ -127,12 +130,12 @@ class _Count:
                 session=SESSION, run_id=RUN_ID, worker=worker, round=number, gradients=bundle,
                 loss=1.0 if holds else None, peer_bytes=peer if holds else 0,
             )  # fmt: skip
-            total += _size(UploadPart(header=header)) + _chunks(size, UploadPart)
+            total += _size(UploadPart(header=header)) + _chunks(size, "upload")
         return total
 
     def _parameters_size(self, version: int) -> int:
         return sum(
-            _size(Order(parameters=ParametersOrder(version=version, bundle=bundle))) + _chunks(size, Order)
+            _size(Order(parameters=ParametersOrder(version=version, bundle=bundle))) + _chunks(size, "order")
             for bundle, size in zip(self._bundles, self._sizes, strict=True)
         )
 
@@ -146,20 +149,25 @@ class _Count:
                     run_id=RUN_ID, worker=worker, round=number, bundle=announce(there),
                     rows_digest=bytes(8) if name == "output" else b"",
                 )  # fmt: skip
-                total += _size(SwapPart(header=header)) + _chunks(_padded(4 * rows * width) if there else 0, SwapPart)
+                total += _size(SwapPart(header=header)) + _chunks(_padded(4 * rows * width) if there else 0, "swap")
         return total
 
 
-def _chunks(size: int, message: type[Order] | type[UploadPart] | type[SwapPart]) -> int:
+def _chunks(size: int, message: Carrier) -> int:
     """Return the size of the messages that carry so many bytes."""
-    # a message cannot be hashed, its class can
-    sizes = [_carrier(message, _alike(offset), length) for offset, length in _cut(size)]  # type: ignore[arg-type]
-    return sum(sizes)
+    return sum(_carried(message, _alike(offset), length) for offset, length in _cut(size))
+
+
+_KINDS: dict[Carrier, Callable[[Chunk], Order | UploadPart | SwapPart]] = {
+    "order": lambda chunk: Order(chunk=chunk),
+    "upload": lambda chunk: UploadPart(chunk=chunk),
+    "swap": lambda chunk: SwapPart(chunk=chunk),
+}
 
 
 @cache
-def _carrier(message: type[Order] | type[UploadPart] | type[SwapPart], offset: int, length: int) -> int:
-    return _size(message(chunk=Chunk(offset=offset, data=bytes(length))))
+def _carried(message: Carrier, offset: int, length: int) -> int:
+    return _size(_KINDS[message](Chunk(offset=offset, data=bytes(length))))
 
 
 def _cut(size: int) -> Iterator[tuple[int, int]]:
