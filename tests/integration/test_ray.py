@@ -14,22 +14,36 @@ import pytest
 import yaml
 
 from attacker.inversion import InversionOptions
-from sweep.main import choose_engine
+from server.offline import attack_transcript
+from sweep.main import choose_engine, run_sweep
 from sweep.on_ray import run_on_ray
+from sweep.plan import load_plan
 from sweep.progress import Watch
+from tests.attacker.test_inversion import pooled, problem, solve
 from tests.integration.command_support import cafe, nothing_left, start, wait_for
 from tests.sweep.fabricated import BASE, TRAINING, planned, write_sweep
-from vfl.cluster import check
+from vfl.cluster import check, leave
+from vfl.config import load_config, parse_config
 from vfl.errors import UserError
+from vfl.launch import check as check_run
+from vfl.launch import run_federation
+from vfl.referee import score_run
+from vfl.results import load_summary
+from vfl.slices import load_data
+from vfl.transcript import Transcript
 
 AXES = {
     "attack": {"training": TRAINING, "squares": {"attack": {"name": "least_squares"}, "federation.epochs": 10}},
-    "seed": [0, 1],
 }
-THREE = [{"attack": "training", "seed": 1}]
 TIMES = ("seconds", "rounds_per_second", "coordinator_memory", "memory")
 
-ATTACKED = {**BASE, "model": {"name": "strided_cnn"}, "transcript": True, "training": {"lr": 0.0}}
+ATTACKED = {
+    **BASE,
+    "federation": {**BASE["federation"], "epochs": 4},  # so that most samples are parted, and come back
+    "model": {"name": "strided_cnn"},
+    "training": {"lr": 0.0},
+    "transcript": True,
+}
 ATTACK = {"name": "exact", "inversion": {"chunk": 3, "attempts": 2}}
 
 CLUSTER = """
@@ -68,7 +82,7 @@ def cluster(tmp_path_factory):
 
 @pytest.mark.timeout(600)
 def test_a_killed_node_loses_no_cell_and_the_table_is_the_local_one(cluster, tmp_path):
-    file = write_sweep(tmp_path, axes=AXES, skip=THREE)
+    file = write_sweep(tmp_path, axes=AXES)
     node = cluster.second_node()
     process = start(
         "sweep", file, "--out", tmp_path / "ray", "--engine", "ray", "--address", cluster.address, tag="ray"
@@ -76,36 +90,56 @@ def test_a_killed_node_loses_no_cell_and_the_table_is_the_local_one(cluster, tmp
     _kill_at_work(node, "sweep.guarded", process)
     _, words = process.communicate(timeout=500)
     assert process.returncode == 0, words
-    local = cafe("sweep", file, "--out", tmp_path / "local", timeout=500)
-    assert local.returncode == 0, local.stderr
+    run_sweep(load_plan(file), tmp_path / "local", quiet=True)
     assert _numbers(tmp_path / "ray") == _numbers(tmp_path / "local")
     cells = list((tmp_path / "ray" / "cells").iterdir())
-    assert len(cells) == 3
+    assert len(cells) == 2
     assert all((cell / "log.txt").exists() and (cell / "summary.json").exists() for cell in cells)
 
 
 @pytest.mark.timeout(600)
 def test_step_three_on_a_cluster_that_loses_a_node_finds_the_same_bits(cluster, tmp_path):
-    config = tmp_path / "attacked.yaml"
-    config.write_text(yaml.safe_dump({**ATTACKED, "attack": ATTACK}))
-    on_ray = ("--set", "attack.inversion.engine=ray", "--set", f"attack.inversion.address={cluster.address}")
-    local = cafe("run", config, "--out", tmp_path / "local")
-    assert local.returncode == 0, local.stderr
+    file = tmp_path / "attacked.yaml"
+    file.write_text(yaml.safe_dump({**ATTACKED, "attack": ATTACK}))
+    config = load_config(file)
+    data = load_data(config)
+    run_federation(config, data, tmp_path / "local", quiet=True)
+    score_run(tmp_path / "local", config, data)
+    on_ray = ["attack.inversion.engine=ray", f"attack.inversion.address={cluster.address}"]
     node = cluster.second_node()
-    live = start("run", config, "--out", tmp_path / "live", *on_ray, tag="live")
+    changes = [word for change in on_ray for word in ("--set", change)]
+    live = start("run", file, "--out", tmp_path / "live", *changes, tag="live")
     _kill_at_work(node, "ray::_work_there", live)
     _, words = live.communicate(timeout=500)
     assert live.returncode == 0, words
-    offline = cafe("attack", tmp_path / "local" / "transcript", "--out", tmp_path / "offline", *on_ray)
-    assert offline.returncode == 0, offline.stderr
+    changed = load_config(file, on_ray)
+    attack_transcript(Transcript(tmp_path / "local" / "transcript"), changed, tmp_path / "offline")
+    score_run(tmp_path / "offline", changed, data)
+    assert load_summary(tmp_path / "local")["attack"]["share_30db"] > 0.8
     expected = _recovered(tmp_path / "local")
-    assert expected
     assert _recovered(tmp_path / "live") == expected
     assert _recovered(tmp_path / "offline") == expected
     steps = [json.loads(line) for line in (tmp_path / "live" / "journal.jsonl").read_text().splitlines()]
     assert any("step III" in str(step) for step in steps)
 
 
+def test_an_interrupted_inversion_leaves_no_task_at_work(cluster):
+    model, _, targets = problem(pooled)
+    head = psutil.Process(cluster.process.pid)
+
+    def enough(_done, _total):
+        if _at_work(head, "ray::_work_there"):
+            raise KeyboardInterrupt
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            solve(model, targets, progress=enough, search_steps=10**8, engine="ray", address=cluster.address)
+        wait_for(lambda: not _at_work(head, "ray::_work_there"))
+    finally:
+        leave()
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_ctrl_c_in_step_three_ends_the_attack_and_its_tasks(cluster, tmp_path):
     config = tmp_path / "long.yaml"
@@ -149,13 +183,10 @@ def test_an_address_without_a_cluster_is_a_sentence_before_anything_runs(tmp_pat
     swept = cafe("sweep", file, "--engine", "ray", "--address", address, "--out", tmp_path / "out")
     assert swept.returncode == 2
     assert f"no Ray cluster answers at {address} (Connection refused)" in swept.stderr
-    config = tmp_path / "attacked.yaml"
     inversion = {"engine": "ray", "address": address}
-    config.write_text(yaml.safe_dump({**ATTACKED, "attack": {"name": "exact", "inversion": inversion}}))
-    attacked = cafe("run", config, "--out", tmp_path / "attacked")
-    assert attacked.returncode == 2
-    assert f"attack.inversion.engine ray: no Ray cluster answers at {address}" in attacked.stderr
-    assert not (tmp_path / "attacked" / "transcript").exists()
+    config = parse_config({**ATTACKED, "attack": {"name": "exact", "inversion": inversion}}, "the test")
+    with pytest.raises(UserError, match=f"attack.inversion.engine ray: no Ray cluster answers at {address}"):
+        check_run(config, load_data(config))
 
 
 @pytest.mark.parametrize("address", ["here", ":1", "here:port", "here:70000"])
@@ -183,17 +214,9 @@ def test_cells_on_ray_do_not_wait_for_tasks_of_their_own(tmp_path):
 
 
 def test_a_cell_that_needs_a_graphics_card_is_refused_by_a_cluster_without(cluster, tmp_path):
-    file = write_sweep(tmp_path, cells={"fast": {"device": "cuda"}})
-    script = (
-        "import sys\nfrom pathlib import Path\nfrom sweep.main import Engine\nfrom sweep.plan import load_plan\n"
-        "file, out, address = sys.argv[1:]\n"
-        "next(Engine('ray', address=address).run(load_plan(Path(file)).cells, Path(out), None))\n"
-    )
-    command = [sys.executable, "-c", script, str(file), str(tmp_path / "out"), cluster.address]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=500)
-    assert (
-        "UserError: --engine ray: no node of the cluster has a GPU, which device: cuda asks for (fast)" in ended.stderr
-    )
+    plan = planned(tmp_path, cells={"fast": {"device": "cuda"}})
+    with pytest.raises(UserError, match=r"no node of the cluster has a GPU, which device: cuda asks for \(fast\)"):
+        next(run_on_ray(list(plan.cells), tmp_path, Watch(1, None, quiet=True), cluster.address))
 
 
 def _kill_at_work(node: psutil.Process, name: str, command: subprocess.Popen) -> None:
