@@ -13,6 +13,9 @@ from vfl.plan.workload import Workload, workload_of
 LEFT_FREE = 2 << 30
 """Bytes of a disk that a run should leave."""
 
+LIKE = 1.05
+"""Numbers that differ by less than this factor count as measured."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -119,9 +122,9 @@ def _beyond(load: Workload, fitted: Fitted) -> tuple[str, ...]:
     found = []
     for name, value in ranged(load).items():
         low, high = fitted.ranges.get(name, (value, value))
-        if value > high:
+        if value > LIKE * high:
             found.append(f"{name}: {value:,.4g}, measured up to {high:,.4g}")
-        elif 0 < value < low:
+        elif 0 < LIKE * value < low:
             found.append(f"{name}: {value:,.4g}, measured from {low:,.4g}")
     return tuple(found)
 
