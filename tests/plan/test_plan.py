@@ -11,10 +11,12 @@ from tests.integration.command_support import cafe
 from tests.support import small_config
 from vfl.config import load_config, parse_config
 from vfl.datasets import Facts
+from vfl.errors import UserError
 from vfl.launch import run_federation
 from vfl.plan.fitted import fit, load_fitted, predict
 from vfl.plan.machine import Machine, this_machine
 from vfl.plan.main import make_plan
+from vfl.plan.show import show_plan
 from vfl.plan.terms import memory_terms
 from vfl.plan.traffic import count_traffic
 from vfl.plan.workload import setting_of, workload_of
@@ -45,6 +47,10 @@ def test_bytes_of_a_run_are_counted_to_the_byte(changes, evaluations, tmp_path):
     assert (found.down, found.peer) == (sizes["down"], sizes["peer"])
     # how many test samples will be right nobody knows: a number that takes up to 3 bytes an evaluation
     assert abs(found.up - sizes["up"]) <= 3 * evaluations
+    on_disk = sum(path.stat().st_size for path in (tmp_path / "transcript").glob("*.safetensors"))
+    tensors = workload_of(config).transcript_bytes
+    files = 2 * config.federation.rounds
+    assert tensors <= on_disk <= tensors + files * 8192  # each file names its tensors, and has a checksum
 
 
 def test_a_bundle_of_several_chunks_is_counted_as_it_is_sent(tmp_path):
@@ -89,15 +95,6 @@ def test_a_machine_that_is_too_small_is_told_so():
     assert "The machine is too small" in warning
     (warning,) = make_plan(config, Path(), replace(ROOMY, disk=plan.load.transcript_bytes)).warnings
     assert "The disk is too small" in warning
-
-
-def test_a_transcript_is_as_large_as_planned(tmp_path):
-    config = small_config()
-    run_federation(config, load_data(config), tmp_path, quiet=True)
-    on_disk = sum(path.stat().st_size for path in (tmp_path / "transcript").glob("*.safetensors"))
-    tensors = workload_of(config).transcript_bytes
-    files = config.federation.rounds + 1
-    assert tensors <= on_disk <= tensors + files * 8192  # each file names its tensors, and has a checksum
 
 
 def test_what_was_not_measured_is_not_estimated():
@@ -172,25 +169,38 @@ def test_the_shipped_model_covers_the_measured_range_and_what_it_measured():
                 assert one["memory"][process] < 1.2 * planned, one["config"]
 
 
-def test_the_command_prints_the_plan_and_json(tmp_path):
-    shown = cafe("plan", ROOT / "configs/digits.yaml", "--memory", "0.1")
-    assert shown.returncode == 0, shown.stderr
-    assert "between workers" in shown.stdout
-    assert "too small" in shown.stdout
-    tree = json.loads(cafe("plan", ROOT / "configs/digits.yaml", "--json", "--cores", "1").stdout)
+def test_the_command_prints_the_plan_for_programs():
+    done = cafe("plan", ROOT / "configs/digits.yaml", "--json", "--cores", "1", "--memory", "0.1")
+    assert done.returncode == 0, done.stderr
+    tree = json.loads(done.stdout)
     assert tree["machine"]["cores"] == 1
     assert tree["seconds"]["total"] > 0
+    assert "too small" in tree["warnings"][0]
+
+
+def test_a_plan_is_shown_with_its_doubts_and_warnings(capsys):
+    config = load_config(ROOT / "configs/scale/cifar10_50000.yaml", ["federation.batch_size=250"])
+    show_plan(make_plan(config, Path(), replace(ROOMY, memory=1 << 30)))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "exact by subspaces, needs 400 rounds" in shown
+    assert "between workers" in shown
+    assert "extrapolated: samples: 5e+04" in shown
+    assert "Warning: The machine is too small" in shown
+
+
+def test_a_bad_config_is_a_sentence():
+    done = cafe("plan", ROOT / "configs/digits.yaml", "--set", "federation.wrokers=2")
+    assert done.returncode == 2
+    assert "wrokers" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
-    [("federation.wrokers=2", "wrokers"), ("data.samples=2000", "data.samples"), ("attack.name=nothing", "nothing")],
+    ("change", "says"), [("data.samples=2000", "data.samples"), ("attack.name=nothing", "nothing")]
 )
-def test_a_bad_config_is_a_sentence(change, says):
-    done = cafe("plan", ROOT / "configs/digits.yaml", "--set", change)
-    assert done.returncode == 2
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_cannot_be_planned_is_said(change, says):
+    with pytest.raises(UserError, match=says):
+        make_plan(load_config(ROOT / "configs/digits.yaml", [change]), Path(), ROOMY)
 
 
 def test_this_machine_has_cores_memory_and_disk(tmp_path):
