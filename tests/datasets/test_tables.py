@@ -151,7 +151,8 @@ def test_bad_tables_get_a_sentence(tmp_path, text, options, words):
         people(tmp_path, text, **options)
 
 
-def test_bad_options_get_a_sentence(tmp_path):
+def test_bad_options_get_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.delenv("CAFE_DATA", raising=False)
     for options, words in (
         ({"label": "y"}, "give either path, one file for all, or files"),
         ({"label": "y", "files": ["a.csv"]}, "joined by an id"),
