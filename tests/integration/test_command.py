@@ -184,7 +184,7 @@ def test_nobody_at_the_coordinators_address(config):
         (["export", "nowhere"], "nowhere is not a run's folder"),
         (["export", "nowhere", "--to", "tea"], "--to tea: choose csv or mlflow"),
         (["list", "birds"], "choose one of attacks, defences, datasets, models"),
-        (["bench", "tea"], "choose one of federation, training, attack, matching"),
+        (["bench", "tea"], "choose one of all, federation, training, attack, matching"),
         (["brew"], "No such command 'brew'"),
     ],
 )
