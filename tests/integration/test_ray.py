@@ -97,6 +97,7 @@ def test_a_killed_node_loses_no_cell_and_the_table_is_the_local_one(cluster, tmp
     assert all((cell / "log.txt").exists() and (cell / "summary.json").exists() for cell in cells)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_step_three_on_a_cluster_that_loses_a_node_finds_the_same_bits(cluster, tmp_path):
     file = tmp_path / "attacked.yaml"
