@@ -13,13 +13,15 @@ compose: export CAFE_USER ?= $(shell [ $$(id -u) = 0 ] && echo 1000:1000 || echo
 compose:
 	docker compose up --build --exit-code-from server; code=$$?; docker compose down --volumes; exit $$code
 
-# Two files at a time; the containers have a line of their own in .ci/run
+# Three files at a time, as most of them wait for something now and then, the long ones first (tests/conftest.py); the
+# containers have a line of their own in .ci/run
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow' --ignore tests/deploy/test_compose.py
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' --ignore tests/deploy/test_compose.py
 
 # More of the same kind, which would take CI beyond its time
 test-slow: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slow --ignore tests/deploy/test_compose.py
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m slow --ignore tests/deploy/test_compose.py
 
 lint: setup
 	$(BIN)/ruff check .

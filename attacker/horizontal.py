@@ -84,12 +84,15 @@ def together(found: Sequence[Recovery | None], shares: Sequence[int]) -> Recover
     rounds = None
     if all(one is None or one.rounds is not None for one in found):
         rounds = tuple(sorted({number for one in each for number in one.rounds or ()}))
-    representations = _stacked([_only(one.representations) for one in each], shares)
+    layers = {one.layers for one in each if one.layers is not None}
+    representations = None
+    if len(layers) == 1:  # where workers are attacked at different layers, what enters these is of different widths
+        representations = _stacked([_only(one.representations) for one in each], shares)
     slices = _stacked([_only(one.slices) for one in each], shares)
     return Recovery(
         slices=None if slices is None else (slices,),
         representations=None if representations is None else (representations,),
-        layers=next((one.layers for one in each if one.layers is not None), None),
+        layers=layers.pop() if len(layers) == 1 else None,
         labels=_stacked([one.labels for one in each], shares, unknown=-1),
         cells=tuple(cells),
         certificates=_stacked([one.certificates for one in each], shares),

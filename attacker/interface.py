@@ -1,8 +1,9 @@
 """What an attack is: it observes rounds, then recovers; it never sees more than `Observation` and `Setting`."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from vfl.cluster import leave
 from vfl.errors import RunFailedError
@@ -33,7 +34,7 @@ class Attack(Protocol):
         """Take in one round as it comes."""
 
     def recover(self, progress: Progress) -> Recovery:
-        """Return the best estimate from the rounds so far."""
+        """Return the best estimate from the rounds so far; an attack may leave `progress` out."""
 
 
 class AttackPlugin(Plugin):
@@ -91,12 +92,17 @@ class _Named:
         """Return the best estimate from the rounds so far."""
         try:
             with attacks.guard(self.name, self.plugin, "recover"):
-                recovery = self.attack.recover(progress)
+                recovery = _recovered(self.attack, progress)
         finally:
             leave()
         if not isinstance(recovery, Recovery):
             raise RunFailedError(f"the attack {self.name} returned {type(recovery).__name__}, not a Recovery")
         return recovery
+
+
+def _recovered(attack: Any, progress: Progress) -> Any:
+    """Let an attack recover; one that shows no progress need not take any."""
+    return attack.recover(progress) if inspect.signature(attack.recover).parameters else attack.recover()
 
 
 def silent(step: str, done: int, total: int) -> None:

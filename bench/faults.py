@@ -24,7 +24,7 @@ from bench.fleet import PATIENCE_SECONDS, Fleet, Network
 from bench.hosts import Hosts, why_no_hosts
 from vfl.certs import make_certificates
 from vfl.config import RunConfig, parse_config
-from vfl.launch import run_federation
+from vfl.launch import run_federation, sigterm_as_ctrl_c
 from vfl.results import load_summary
 from vfl.slices import load_data
 from vfl.tls import COORDINATOR, Role, worker_role
@@ -93,7 +93,8 @@ def bench_faults(out: Path | None, short: bool) -> None:
         run_federation(config, load_data(config), undisturbed, quiet=True)
         disturbed.mkdir()
         why = "--short" if short else why_no_hosts()
-        struck = _disturb(config, faults, disturbed, hosts=why is None)
+        with sigterm_as_ctrl_c():
+            struck = _disturb(config, faults, disturbed, hosts=why is None)
         summary = load_summary(disturbed / "out")
         result = {
             "seed": SEED,

@@ -64,8 +64,12 @@ class Fleet:
         self._now: dict[str, subprocess.Popen[bytes]] = {}
         self._generations: Counter[str] = Counter()
         self._all: list[subprocess.Popen[bytes]] = []
-        for party in (COORDINATOR.stem, *(worker_role(m).stem for m in range(config.federation.workers))):
-            self.start(party)
+        try:
+            for party in (COORDINATOR.stem, *(worker_role(m).stem for m in range(config.federation.workers))):
+                self.start(party)
+        except BaseException:
+            self.close()
+            raise
 
     def start(self, party: str) -> None:
         """Start a party, or another process in its place; a coordinator goes on where the one before it was."""

@@ -94,12 +94,13 @@ def attend(pipe: Connection) -> None:
     with contextlib.suppress(OSError):
         os.setsid()  # Linux shares out time by session first: what the attack uses is not to be taken off the workers'
     keep_freed_memory()
+    threads = torch.get_num_threads()  # all cores, or what OMP_NUM_THREADS says
     torch.set_num_threads(1)
     messages = _Messages(pipe)
     attacks.names()  # imports them all while the workers join
     try:
         begin = messages.get()
-        _Attending(begin, messages).run()
+        _Attending(begin, messages, threads).run()
     except Exception as error:
         if not isinstance(error, CafeError | OSError):
             traceback.print_exc()
@@ -154,8 +155,8 @@ class _Messages:
 class _Attending:
     """An attack at work."""
 
-    def __init__(self, begin: Begin, messages: _Messages) -> None:
-        self._messages = messages
+    def __init__(self, begin: Begin, messages: _Messages, threads: int) -> None:
+        self._messages, self._threads = messages, threads
         self._setting = begin.setting
         self._attack = Witness(start_attack(begin.attack, begin.setting))
         self._observers: list[Callable[[Observation], None]] = [self._attack.observe]
@@ -178,7 +179,7 @@ class _Attending:
             _set_priority(thread, os.getpriority(os.PRIO_PROCESS, 0))
             watching.result()
         self._observe(lambda: False)
-        torch.set_num_threads(os.cpu_count() or 1)  # the workers are gone
+        torch.set_num_threads(self._threads)  # the workers are gone
         recovery = self._attack.recover(self._progress)
         self._messages.tell(Recovered(pickle.dumps(recovery)))
 

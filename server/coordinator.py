@@ -28,13 +28,14 @@ from server.membership import Member, Membership, RefusedError
 from server.parameters import Parameters, gradients_of_round
 from server.resume import Resumed, check_drawn, check_held
 from server.schedule import Drawn, batches_of
+from server.setting import check_samples, setting_of
 from server.stopping import no_longer_improves
+from server.waiting import Waiting
 from server.watching import Observer, Watching
 from vfl.config import RunConfig
-from vfl.errors import CafeError, InterruptedRunError, RunFailedError, UserError
+from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.journal import Journal
 from vfl.observation import Observation, Setting, averaged
-from vfl.partition import Box
 from vfl.results import Evaluated, Record
 from vfl.shares import own_rows
 
@@ -90,7 +91,7 @@ class Coordinator:
         """When the first round began, less the time that a run which is resumed was not there."""
         self._going_on = asyncio.Event()
         self._going_on.set()
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting = Waiting()
         self._counting: Counting | None = None
         self._shares: tuple[int, ...] = ()
         self._test_shares: tuple[int, ...] = ()
@@ -110,34 +111,11 @@ class Coordinator:
         self._held = tuple(map(holding, members))
         if self._resumed is not None:
             check_held(self._resumed, self._held)
-        fewest = min(members, key=lambda member: member.samples)  # of the same in a vertical federation
-        if self._federation.batch_size > fewest.samples:
-            size, whose = (
-                self._federation.batch_size,
-                f" of worker {fewest.worker}" if self._federation.horizontal else "",
-            )
-            raise UserError(f"federation.batch_size: {size} is more than the {fewest.samples} samples{whose}")
+        check_samples(self._config, members)
         self._test_shares = tuple(member.test_samples for member in members)
-        if self._config.training.evaluate_every and not any(self._test_shares):
-            raise UserError("training.evaluate_every: the workers hold no test samples to evaluate on")
-        boxes: tuple[Box, ...] = tuple(member.box for member in members if not member.box.empty)
-        samples = most = members[0].samples
-        if self._federation.horizontal:
-            self._shares, boxes = tuple(member.samples for member in members), boxes[:1]
-            samples, most = sum(self._shares), max(self._shares)
-        return Setting(
-            model=self._config.model,
-            boxes=boxes,
-            classes=members[self._federation.label_party].classes,
-            samples=samples,
-            batch_size=self._federation.batch_size,
-            schedule=self._federation.schedule,
-            rounds=self._federation.planned_rounds(most),
-            frozen=self._config.training.frozen,
-            seed=self._config.seed,
-            device=self._config.device,
-            shares=self._shares,
-        )
+        setting = setting_of(self._config, members)
+        self._shares = setting.shares
+        return setting
 
     async def conduct(self, setting: Setting, observer: Observer) -> None:
         """Play all rounds that are left, showing each to the observer, and evaluate on test samples if any are held."""
@@ -174,7 +152,7 @@ class Coordinator:
         ahead = AHEAD if setting.frozen else 1
         self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, ahead - 1))
         for number in range(self.record.rounds + 1, setting.rounds + 1):
-            await self._or_failure(self._going_on.wait(), None, str)
+            await self._waiting.until(self._going_on.wait(), None, str)
             self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, 1))
             await self._undisturbed(self._uploads, parameters)
             observation = self._finish(self._begun.popleft(), parameters)
@@ -223,7 +201,7 @@ class Coordinator:
 
     async def _caught_up(self, watching: Watching) -> None:
         if watching.task is not None:
-            await self._or_failure(watching.task, None, str)
+            await self._waiting.until(watching.task, None, str)
 
     def _state(self, parameters: Parameters) -> tuple[State, dict[str, Tensor]]:
         """Return all that it takes to go on after the last whole round."""
@@ -278,11 +256,11 @@ class Coordinator:
 
     def give_up(self, error: CafeError) -> None:
         """End the run because somebody who belongs to the coordinator cannot go on."""
-        self._fail(error)
+        self._waiting.fail(error)
 
     def interrupt(self) -> None:
         """End the run because a person asks for it."""
-        self._fail(InterruptedRunError("stopped before the end"))
+        self._waiting.fail(InterruptedRunError("stopped before the end"))
 
     def evaluated(self, member: Member, evaluation: Evaluation) -> None:
         """Take what a worker counted on test samples."""
@@ -295,7 +273,7 @@ class Coordinator:
     def troubled(self, member: Member, trouble: Trouble) -> None:
         """Hear that a worker cannot go on, with the round or with the run."""
         if trouble.leaving or not self._disturbances.patience:
-            self._fail(RunFailedError(in_trouble(member, trouble.reason)))
+            self._waiting.fail(RunFailedError(in_trouble(member, trouble.reason)))
         elif self.run_id and trouble.run_id == self.run_id:
             self._disturbances.trouble(member, trouble.reason)
 
@@ -305,8 +283,7 @@ class Coordinator:
             self.bytes_peer = self._bytes_peer_before + peer_bytes
 
     async def _first_start(self, parameters: Parameters) -> None:
-        if self._failure.done():
-            self._failure.result()
+        self._waiting.check()
         if self._disturbances.happened.done():  # since all had joined
             await self._mend(parameters)
         else:
@@ -361,12 +338,12 @@ class Coordinator:
     async def _all_there(self, timeout: float, late: Callable[[], str]) -> None:
         deadline = time.monotonic() + timeout
         while self.membership.missing:  # whoever completes them may have left when this wakes up
-            await self._or_failure(self.membership.complete.wait(), deadline - time.monotonic(), late)
+            await self._waiting.until(self.membership.complete.wait(), deadline - time.monotonic(), late)
 
     async def _uploads(self) -> None:
         """Wait for all uploads of the oldest round that is under way."""
         begun, timeout = self._begun[0], self._federation.round_timeout
-        await self._or_failure(
+        await self._waiting.until(
             begun.inbox.full.wait(),
             timeout,
             lambda: f"workers {begun.inbox.missing} uploaded nothing for round {begun.number} in {timeout:g} s",
@@ -428,7 +405,7 @@ class Coordinator:
         totals = {worker: len(own) for worker, own in rows.items() if self._federation.holds_labels(worker)}
         self._counting = counting = Counting(number, totals)
         self._order(number, Purpose.PURPOSE_EVALUATE, rows, parameters)
-        await self._or_failure(
+        await self._waiting.until(
             counting.done, timeout, lambda: f"no evaluation came in {timeout:g} s", self._disturbances.happened
         )
 
@@ -441,6 +418,8 @@ class Coordinator:
     def _peers_outputs(self, parameters: Parameters) -> int:
         """Return how many numbers a sample's outputs have that go to the label holder."""
         holder = self._federation.holder
+        if holder is None:  # all outputs stay where they are
+            return 0
         return sum(width for worker, width in enumerate(parameters.output_widths) if worker != holder)
 
     def _order(self, number: int, purpose: Purpose, rows: Mapping[int, Tensor], parameters: Parameters) -> None:
@@ -475,34 +454,7 @@ class Coordinator:
         reason = f"worker {member.worker} left in round {self.record.rounds + 1}"
         if member.refusal:
             reason += f" after a refused upload: {member.refusal}"
-        self._fail(WorkerLeftError(member.worker, reason))
-
-    def _fail(self, error: CafeError) -> None:
-        if not self._failure.done():
-            self._failure.set_exception(error)
-            self._failure.exception()  # seen: asyncio need not warn when nobody is waiting any more
-
-    async def _or_failure(
-        self,
-        ready: Awaitable[Any],
-        timeout: float | None,
-        late: Callable[[], str],
-        disturbed: "asyncio.Future[None] | None" = None,
-    ) -> None:
-        """Wait for something, but no longer than until the run fails, is disturbed, or the time is up."""
-        # What is a future already (an evaluation, the observer's thread) outlives this wait, a mere wait does not.
-        task = asyncio.shield(ready) if isinstance(ready, asyncio.Future) else asyncio.ensure_future(ready)
-        awaited = {task, self._failure} | ({disturbed} if disturbed else set())
-        done, _ = await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        if task not in done:
-            task.cancel()
-        if self._failure in done:
-            self._failure.result()
-        if not done:
-            raise RunFailedError(late())
-        if task not in done:
-            raise DisturbedError
-        task.result()
+        self._waiting.fail(WorkerLeftError(member.worker, reason))
 
     def _close_record(self) -> None:
         self.record.seconds = time.monotonic() - self._began

@@ -31,7 +31,7 @@ from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
 from vfl.events import write_events
 from vfl.forkserver import warm_up
 from vfl.journal import Journal
-from vfl.network import add_health, add_port, server_options, statuses
+from vfl.network import add_health, add_port, end_server, server_options, statuses
 from vfl.observation import Observation, Setting
 from vfl.pace import Pace
 from vfl.recovery import Recovery
@@ -233,7 +233,7 @@ async def _federate(
             coordinator.vanish()
         else:
             await coordinator.end(reason)
-        await server.stop(grace=0.0 if comes_back else 1.0)
+        await end_server(server, grace=0.0 if comes_back else 1.0)
 
 
 async def _start_server(

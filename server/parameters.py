@@ -1,6 +1,7 @@
 """The model's parameters at the coordinator: versions, snapshots, and the optimiser that moves them."""
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,6 @@ class Parameters:
         self._top = _named(whole.top)
         self._named = dict(whole.named_parameters(remove_duplicate=False))  # shared ones under every worker's name
         self._parameters = list(whole.parameters())
-        self._optimizer = _optimizer(self._parameters, training)
         self.version = 1
         self.current = self._snapshot()
 
@@ -42,6 +42,11 @@ class Parameters:
         if worker == label_holder:
             tensors |= with_prefix(TOP, self.current.top)
         return tensors
+
+    @cached_property
+    def _optimizer(self) -> torch.optim.Optimizer:
+        """Made when it is needed: torch imports its compiler for the first one, which takes a second or two."""
+        return _optimizer(self._parameters, self._training)
 
     def rate(self, number: int) -> float:
         """Return the learning rate of a round."""
@@ -67,6 +72,8 @@ class Parameters:
     def tensors(self) -> dict[str, Tensor]:
         """Return the parameters and what the optimiser remembers of each, as they are now."""
         named = with_prefix(_MODEL, state_dict(self.current))
+        if "_optimizer" not in self.__dict__:
+            return named
         for name, parameter in self._named.items():
             remembered = self._optimizer.state.get(parameter, {})
             named |= {f"{_OPTIMIZER}{name}.{key}": t.clone() for key, t in remembered.items() if torch.is_tensor(t)}

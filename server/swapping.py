@@ -7,12 +7,10 @@ import grpc
 
 from protos.alignment_pb2 import PassHeader, PassPart
 from server.membership import RefusedError
-from vfl.limits import PRIVATE_IDS
+from vfl.limits import PRIVATE_BYTES
 from vfl.network import PROTOCOL_VERSION
 
 STEPS = 3
-MOST_BYTES = 40 * PRIVATE_IDS
-"""A point of the curve and its framing for each id."""
 
 
 class Swaps:
@@ -38,10 +36,10 @@ class Swaps:
                 f"{who} wants a private intersection, which two workers make, and here are {self._workers}: use "
                 f"--align-key",
             )
-        if header.step >= STEPS or not 0 < header.bytes <= MOST_BYTES:
+        if header.step >= STEPS or not 0 < header.bytes <= PRIVATE_BYTES:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                f"{who} posts {header.bytes} bytes in step {header.step}, expected 1 to {MOST_BYTES} in steps 0 to "
+                f"{who} posts {header.bytes} bytes in step {header.step}, expected 1 to {PRIVATE_BYTES} in steps 0 to "
                 f"{STEPS - 1}",
             )
         if (header.worker, header.step) in self._posted:

@@ -19,6 +19,8 @@ class TableConfig(Section):
     rows: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     value: str = "attack.psnr_mean"
+    along: str | None = None
+    """An axis of the rows whose values are numbers: curves along it are drawn besides the heat map."""
 
     @field_validator("rows", "columns", mode="before")
     @classmethod
@@ -28,9 +30,7 @@ class TableConfig(Section):
     @field_validator("value")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in NUMBERS:
-            raise ValueError(f"there is no such number, choose one of {', '.join(NUMBERS)}")
-        return value
+        return _known_number(value)
 
 
 class Adjustment(Section):
@@ -83,8 +83,17 @@ class PaperConfig(Section):
     title: str
     numbers: dict[str, dict[str, float]] = Field(default_factory=dict)
     """By row and column of our table."""
+    shows: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Which numbers the page has of which columns, where they are not all of them the table's value."""
     note: str = ""
     """How the two compare, and the difference explained."""
+
+    @field_validator("shows", mode="after")
+    @classmethod
+    def _numbers(cls, shows: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for number in shows:
+            _known_number(number)
+        return shows
 
     @field_validator("numbers", mode="before")
     @classmethod
@@ -122,6 +131,12 @@ def read_sweep(path: Path) -> SweepConfig:
         return SweepConfig.model_validate(read_tree(path, "sweep", "experiments/"))
     except ValidationError as error:
         raise UserError(f"{path}: {explain(error)}") from None
+
+
+def _known_number(name: str) -> str:
+    if name not in NUMBERS:
+        raise ValueError(f"there is no such number, choose one of {', '.join(NUMBERS)}")
+    return name
 
 
 def _values(axis: str, given: Any) -> Any:

@@ -30,6 +30,7 @@ Files = dict[str, bytes]
 def run_on_ray(cells: list[Cell], out: Path, watch: Watch, address: str | None) -> Generator[tuple[Cell, Row]]:
     """Yield each cell with its row as they end, from a cluster (`auto`, HOST:PORT) or one made on this machine."""
     _refuse_tasks_of_tasks(cells)
+    _refuse_numbered_gpus(cells)
     option = "--engine ray" if address is None else f"--address {address}"
     ray = connect(address, option, {name: value for name, value in os.environ.items() if name.startswith("CAFE_")})
     try:
@@ -70,6 +71,15 @@ def _refuse_tasks_of_tasks(cells: list[Cell]) -> None:
         if isinstance(inversion, dict) and inversion.get("engine") == "ray":
             raise UserError(
                 f"--engine ray: cell {cell.name} has attack.inversion.engine ray too; its cells or step III, not both"
+            )
+
+
+def _refuse_numbered_gpus(cells: list[Cell]) -> None:
+    """Ray shows each task the GPU that it gave it, as the first."""
+    for cell in cells:
+        if cell.config.device.startswith("cuda:"):
+            raise UserError(
+                f"--engine ray: cell {cell.name} has device {cell.config.device}; Ray gives each cell a GPU: say cuda"
             )
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -156,8 +157,27 @@ def _check_names(sweep: SweepConfig, problems: Problems, within: str = "") -> No
                 problems.add(_no_axis(f"table.{side}", axis, sweep))
     for axis in set(sweep.table.rows or ()) & set(sweep.table.columns or ()):
         problems.add(f"table: {axis} cannot be both in rows and in columns")
+    _check_along(sweep, problems)
     for name in {", ".join(choice) for choice in itertools.product(*sweep.axes.values())} & set(sweep.cells):
         problems.add(f"cells: {name!r} is the name of a cell of the grid, choose another")
+
+
+def _check_along(sweep: SweepConfig, problems: Problems) -> None:
+    along = sweep.table.along
+    if along is None:
+        return
+    if along not in (sweep.table.rows or ()):
+        problems.add(f"table.along: {along!r} is not among table.rows, which must name the axis to draw curves along")
+    for value in sweep.axes.get(along, ()):
+        if not _is_number(value):
+            problems.add(f"table.along: the value {value!r} of {along} is no number, so no curve can be drawn along it")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _no_axis(where: str, axis: str, sweep: SweepConfig) -> str:

@@ -45,6 +45,8 @@ class Line:
     """One row of the table."""
 
     name: str
+    values: dict[str, str]
+    """Its place on the axes of the rows."""
     entries: tuple[Entry, ...]
     best: Best | None
     price: tuple[float | None, ...]
@@ -62,6 +64,8 @@ class Table:
     singles: tuple[tuple[str, Entry], ...]
     note: str
     baseline: float | None
+    along: str | None = None
+    """The axis of the rows that curves are drawn along."""
 
     @property
     def best_title(self) -> str:
@@ -85,7 +89,7 @@ def pivot(plan: Plan, rows: Rows) -> Table:
         if cells:
             entries = tuple(_entry(_cells(plan, values | column), rows, number) for column in columns.values())
             best = _best(entries, tuple(columns), number)
-            lines.append(Line(name, entries, best, _price(cells, rows)))
+            lines.append(Line(name, values, entries, best, _price(cells, rows)))
     singles = tuple((cell.name, _entry([cell], rows, number)) for cell in plan.cells if not cell.values)
     rest = [axis for axis in plan.axes if axis not in row_axes + column_axes]
     note = f"Means over {' and '.join(rest)}." if rest else ""
@@ -99,6 +103,7 @@ def pivot(plan: Plan, rows: Rows) -> Table:
         singles,
         note,
         _common(baselines) if number.unit == "dB" else None,
+        plan.table.along,
     )
 
 

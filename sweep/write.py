@@ -1,4 +1,4 @@
-"""A sweep's folder: results.csv, results.json, table.md and heatmap.png, each written whole or not at all."""
+"""A sweep's folder: its tables and pictures, each written whole or not at all."""
 
 import csv
 import io
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sweep.cell import Row
+from sweep.curves import save_curves
 from sweep.numbers import NUMBERS
 from sweep.picture import save_heatmap
 from sweep.plan import Cell, Plan, cell_folder
@@ -29,6 +30,7 @@ def write_results(out: Path, plan: Plan, rows: Rows) -> Table:
     _write(out / "results.json", json.dumps(as_tree(plan, rows), indent=1, allow_nan=False) + "\n")
     _write(out / "table.md", markdown(plan.name, table, rows))
     save_heatmap(out / "heatmap.png", plan.name, table)
+    save_curves(out / "curves.png", plan.name, table)
     return table
 
 

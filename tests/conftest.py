@@ -1,8 +1,11 @@
-"""One torch thread in the tests' own process: the processes that they start need the cores too."""
+"""One torch thread in every process: there are several at any moment, and threads that wait for each other spin."""
 
 import os
 import signal
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch reads it
+
+import pytest
 import torch
 
 torch.set_num_threads(1)
@@ -14,3 +17,10 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # Tests run in a shell's background begin with Ctrl-C ignored, and would pass that on to what they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONG = ("sweep/test_experiments", "integration/test_rejoin", "integration/test_command", "integration/test_ray")
+"""Files that take minutes. They begin first: whoever takes one last would have the others wait for it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if f"{name}.py" in item.nodeid), len(LONG)))

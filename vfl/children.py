@@ -75,8 +75,8 @@ class Child:
 class Children:
     """All processes of a run."""
 
-    def __init__(self) -> None:
-        warm_up()
+    def __init__(self, trains: bool = False) -> None:
+        warm_up(trains)
         self._context = context()
         self._all: list[Child] = []
         self._attack: AttackProcess | None = None

@@ -61,7 +61,7 @@ def check(address: str | None, option: str) -> None:
     if address in (None, "auto"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise UserError(f"{option}: {address!r} is not HOST:PORT or auto")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()

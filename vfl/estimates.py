@@ -1,54 +1,38 @@
 """The attack's estimates while a run goes on, noted in its journal; scored by whoever has the truth."""
 
-import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import torch
 
 from vfl.datasets import Data
+from vfl.following import Following
 from vfl.journal import Journal
 from vfl.metrics import psnr
 from vfl.referee import put_in_order
 from vfl.results import PARTIAL
 
-LOOK_EVERY_SECONDS = 0.5
 
-
-class Estimates:
+class Estimates(Following):
     """Looks for new estimates in a run's folder, in a thread, for as long as the block lasts."""
 
     def __init__(self, out: Path, data: Data | None = None) -> None:
+        super().__init__()
         self._out, self._data = out, data
         self._journal = Journal(out)
         self._known = self._there()  # an earlier run's
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-        self._journal.close()
-
-    def _follow(self) -> None:
-        while not self._over.wait(LOOK_EVERY_SECONDS):
-            self._look()
-        self._look()
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Note the newest estimate in the journal, if it is a new one."""
         there = self._there()
         new = [path for path in there if self._known.get(path) != there[path]]
         self._known = there
         if new:
             self._note(new[-1])
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
 
     def _there(self) -> dict[Path, tuple[int, int]]:
         """Return the estimates with what changes when one is written anew, the newest last."""

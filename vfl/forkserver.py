@@ -13,6 +13,9 @@ from vfl.errors import UserError
 
 PRELOAD = ["vfl.launch", "vfl.cli"]
 
+COMPILER = "torch._dynamo"
+"""What torch imports, in a second or two, when the first optimiser is made."""
+
 LONGEST_FOLDER = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 """What a Unix socket's path leaves for the folder of temporary files, in bytes."""
 
@@ -24,12 +27,12 @@ def context() -> ForkServerContext:
     return found
 
 
-def warm_up() -> None:
+def warm_up(trains: bool = False) -> None:
     """Start the fork server now, so that it imports while this process does something else."""
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) > LONGEST_FOLDER:
         raise UserError(f"TMPDIR {folder}: is too long for sockets in it; set one of {LONGEST_FOLDER} bytes or fewer")
-    context()
+    context().set_forkserver_preload([*PRELOAD, COMPILER] if trains else PRELOAD)
     if threading.current_thread() is not threading.main_thread():
         forkserver.ensure_running()
         return

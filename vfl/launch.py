@@ -20,14 +20,14 @@ from server.main import ServeOptions, serve
 from server.parameters import Parameters
 from vfl.children import JOINED, Children, Outcome
 from vfl.config import RunConfig
-from vfl.datasets import Data
+from vfl.datasets import Data, Facts
 from vfl.errors import InterruptedRunError, UserError, from_words
 from vfl.estimates import Estimates
 from vfl.network import resolve_device
 from vfl.observation import Setting
 from vfl.results import load_summary, save_summary
 from vfl.shares import sample_runs
-from vfl.slices import WorkerData, boxes_of, write_slices
+from vfl.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.stop import honour
 from worker.defences import Chain, defences
 from worker.main import defence_plan, work
@@ -42,31 +42,13 @@ def check(config: RunConfig, data: Data) -> None:
         runs = sample_runs(samples, config.federation.workers, config.federation.batch_size)
         shares = tuple(run.stop - run.start for run in runs)
         most = max(shares)
-    if config.federation.batch_size > samples:
-        raise UserError(f"federation.batch_size: {config.federation.batch_size} is more than the {samples} samples")
-    if config.training.evaluate_every and data.x_test is None:
-        raise UserError("training.evaluate_every: there are no test samples to evaluate on (data.test_samples)")
-    if data.classes < 2:
-        raise UserError("data: all labels are the same; there is nothing to learn")
+    check_facts(config, Facts.of(data))
     resolve_device(config.device)
     chains = [config.defence_of(worker) for worker in range(config.federation.workers)]
     for worker, chain in enumerate(chains):
         if chains.index(chain) == worker:  # each different one once: an accountant takes its time
             Chain(chain, defence_plan(config, worker, shares[worker] if shares else samples, most=most))
-    setting = Setting(
-        model=config.model,
-        boxes=tuple(boxes_of(data, config)),
-        classes=data.classes,
-        samples=samples,
-        batch_size=config.federation.batch_size,
-        schedule=config.federation.schedule,
-        rounds=config.federation.planned_rounds(most),
-        frozen=config.training.frozen,
-        seed=config.seed,
-        device=config.device,
-        shares=shares,
-        labels=known_labels(config, data),
-    )
+    setting = Setting.of(config, boxes_of(data, config), data.classes, samples, shares, known_labels(config, data))
     Parameters(setting, config.training)
     start_attack(config.attack, setting)
 
@@ -88,13 +70,13 @@ def run_federation(
     if resume:
         _check_counts(config)
     out.mkdir(parents=True, exist_ok=True)
-    with _sigterm_as_ctrl_c(), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
+    with sigterm_as_ctrl_c(), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
         slices = write_slices(config, data, Path(folder))
-        children = Children()
+        children = Children(trains=not config.training.frozen)
         watching = contextlib.nullcontext() if quiet else Estimates(out, data)
         try:
             with watching:
-                _start_and_wait(config, slices, out, quiet, children, resume, controls)
+                _start_and_wait(config, slices, known_labels(config, data), out, quiet, children, resume, controls)
         except (KeyboardInterrupt, InterruptedRunError):
             children.interrupt()
             raise InterruptedRunError(f"stopped; what was done by then is in {out}") from None
@@ -122,7 +104,7 @@ def _check_counts(config: RunConfig) -> None:
 
 
 @contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
+def sigterm_as_ctrl_c() -> Iterator[None]:
     """Clean up after SIGTERM as after Ctrl-C: it is what `timeout`, Docker and systemd send."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -146,6 +128,7 @@ def worker_threads(workers: int) -> int:
 def _start_and_wait(
     config: RunConfig,
     slices: list[Path],
+    labels: tuple[int, ...] | None,
     out: Path,
     quiet: bool,
     children: Children,
@@ -165,7 +148,7 @@ def _start_and_wait(
         estimates=not quiet,
         resume=resume,
         controls=controls,
-        labels=known_labels(config, WorkerData.load(slices[-1])),
+        labels=labels,
     )
     coordinator = children.start("coordinator", _coordinate, config, options)
     for theirs in filter(None, (attack, controls)):

@@ -33,7 +33,8 @@ FEATURES = 1 << 30
 """What a joining worker may claim, and a data set hold; memory grows with each."""
 
 PRIVATE_IDS = 1_000_000
-"""Ids that a worker may bring to a private intersection, some 40 bytes each in every message of it."""
+PRIVATE_BYTES = 40 * PRIVATE_IDS
+"""Ids that a worker may bring to a private intersection; in a message each is a point of the curve and its framing."""
 
 IDS = 10_000_000
 """Ids that a worker may bring to be aligned, 16 bytes of memory each."""

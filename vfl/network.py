@@ -1,5 +1,6 @@
 """gRPC the way every party uses it: the same limits, keep-alive, health and reflection."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -115,6 +116,14 @@ def add_health(server: Any, servicer: Any, services: Sequence[str]) -> None:
 def statuses(services: Sequence[str]) -> list[tuple[str, Any]]:
     """Return what the health service says of each service and of the whole ("")."""
     return [(name, health_pb2.HealthCheckResponse.SERVING) for name in ("", *services)]
+
+
+async def end_server(server: grpc.aio.Server, grace: float) -> None:
+    """Stop a server, and let what it cut off come to its end: a loop that closes over such a call complains of it."""
+    await server.stop(grace)
+    cut_off = asyncio.all_tasks() - {asyncio.current_task()}
+    if cut_off:
+        await asyncio.wait(cut_off, timeout=1.0)
 
 
 def sentence(error: grpc.RpcError) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vfl.config import RunConfig
 from vfl.partition import Box
 from vfl.registry import PluginSection
 
@@ -81,6 +82,32 @@ class Setting:
     """In a horizontal federation how many samples each worker holds; `boxes` has one whole sample then."""
     labels: tuple[int, ...] | None = None
     """Every sample's class, where the coordinator holds the labels itself; None where a worker does."""
+
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        boxes: Sequence[Box],
+        classes: int,
+        samples: int,
+        shares: tuple[int, ...] = (),
+        labels: tuple[int, ...] | None = None,
+    ) -> "Setting":
+        """Put together what a config says and what is known of the data."""
+        return cls(
+            model=config.model,
+            boxes=tuple(boxes),
+            classes=classes,
+            samples=samples,
+            batch_size=config.federation.batch_size,
+            schedule=config.federation.schedule,
+            rounds=config.federation.planned_rounds(max(shares, default=samples)),
+            frozen=config.training.frozen,
+            seed=config.seed,
+            device=config.device,
+            shares=shares,
+            labels=labels,
+        )
 
     @property
     def workers(self) -> int:

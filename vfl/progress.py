@@ -1,19 +1,17 @@
 """A run as people watch it: a live view on a terminal, plain lines in a log. All of it on standard error."""
 
 import sys
-import threading
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from rich.console import Console
 
+from vfl.following import Following
 from vfl.journal import Line, Tail
 from vfl.live import Screen
 
 LINE_EVERY_SECONDS = 5.0
-LOOK_EVERY_SECONDS = 0.25
 
 
 class Shown(Protocol):
@@ -32,45 +30,31 @@ class Shown(Protocol):
         """Leave the terminal as it was."""
 
 
-class Watch:
+class Watch(Following):
     """Follows a run's journal, in a thread, for as long as the block lasts."""
 
     def __init__(self, out: Path, workers: int, quiet: bool = False) -> None:
+        super().__init__()
         self._tail = Tail(out)
         console = Console(stderr=True, highlight=False)
         self.live = not quiet and sys.stderr.isatty() and not console.is_dumb_terminal
         """Whether somebody sees the run go on."""
         self._shown: Shown = Screen(console, workers) if self.live else _Nothing() if quiet else _Lines()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
 
     def say(self, text: str) -> None:
         """Say something that is not in the journal."""
         self._shown.say(text)
 
-    def _follow(self) -> None:
-        try:
-            while not self._over.wait(LOOK_EVERY_SECONDS):
-                self._look()
-            self._look()
-        finally:
-            self._shown.close()
-            self._tail.close()
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Show what is new in the journal."""
         for line in self._tail.read():
             self._shown.take(line)
         self._shown.draw()
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        self._shown.close()
+        self._tail.close()
 
 
 class _Nothing:

@@ -46,7 +46,9 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
     if "labels" in arrays:
         if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
             order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
-        labels = torch.tensor(arrays["labels"])[order]
+        labels = torch.tensor(arrays["labels"])
+        if "labels" not in summary["attack"].get("used", ()):  # those that were told are each sample's own
+            labels = labels[order]
         arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
         scores["label_accuracy"] = float((labels == data.y).float().mean())
     if "x" in arrays and data.columns:

@@ -123,6 +123,17 @@ def data_facts(config: RunConfig) -> Facts:
         return plugin.facts()
 
 
+def check_facts(config: RunConfig, facts: Facts) -> None:
+    """Refuse a run that the data set has too little for."""
+    if config.federation.batch_size > facts.samples:
+        size = config.federation.batch_size
+        raise UserError(f"federation.batch_size: {size} is more than the {facts.samples} samples")
+    if config.training.evaluate_every and not facts.test_samples:
+        raise UserError("training.evaluate_every: there are no test samples to evaluate on (data.test_samples)")
+    if facts.classes < 2:
+        raise UserError("data: all labels are the same; there is nothing to learn")
+
+
 def boxes_of(data: Data | Facts, config: RunConfig) -> list[Box]:
     """Return the slice of every worker with features: as the config says, as the data set says, or divided evenly."""
     if config.federation.horizontal:

@@ -154,7 +154,8 @@ def refuse_plain(address: str, what: str) -> None:
     if not is_loopback(address):
         raise UserError(
             f"{what} {address}: without --tls DIR only this machine's own addresses are used; make certificates with "
-            f"`cafe certs DIR`, or say --insecure if everybody on that network may read and change what is sent"
+            f"`cafe certs DIR --workers M`, or say --insecure if everybody on that network may read and change what "
+            f"is sent"
         )
 
 

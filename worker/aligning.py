@@ -17,6 +17,7 @@ from vfl.datasets import datasets
 from vfl.datasets.holding import Holding
 from vfl.datasets.tables import TableSet
 from vfl.errors import RunFailedError, UserError
+from vfl.limits import PRIVATE_BYTES
 from vfl.network import PROTOCOL_VERSION, reach, sentence
 from vfl.partition import Box
 from vfl.slices import WorkerData, load_data, slice_for
@@ -135,7 +136,7 @@ class _Talk:
     def compare(self, hashes: np.ndarray) -> np.ndarray:
         """Send our hashes; return those that all workers have."""
         answers = self._stub.Align(self._parts(hashes), timeout=self._patience)
-        count = next(answers).header.ids
+        count = _header(answers).header.ids
         received = bytearray()
         for part in answers:
             received += part.hashes
@@ -148,11 +149,15 @@ class _Talk:
     def swap(self, step: int, data: bytes) -> bytes:
         """Post a step of a private intersection; return what the other worker posts."""
         answers = self._stub.Pass(pass_parts(self._worker, step, data), timeout=self._patience)
-        expected = next(answers).header.bytes
-        received = b"".join(part.data for part in answers)
+        expected = _header(answers).header.bytes
+        received = bytearray()
+        for part in answers:
+            received += part.data
+            if len(received) > min(expected, PRIVATE_BYTES):
+                break
         if len(received) != expected:
             raise RunFailedError(f"the other worker's message has {len(received)} bytes, {expected} were announced")
-        return received
+        return bytes(received)
 
     def place(self, features: int) -> Box:
         """Say how many features we have; return which of the whole sample's they are."""
@@ -167,3 +172,11 @@ class _Talk:
         yield AlignPart(header=header)
         for piece in pieces(hashes):
             yield AlignPart(hashes=piece)
+
+
+def _header(answers: Iterator[Any]) -> Any:
+    """Return an answer's first message."""
+    first = next(answers, None)
+    if first is None:
+        raise RunFailedError("the coordinator ended its answer before it began")
+    return first

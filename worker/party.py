@@ -52,7 +52,9 @@ class Bottom:
         output, self._output = self._output, None
         if not self._parameters:
             return {}
-        gradients = torch.autograd.grad(output, self._parameters, output_gradient.to(output.device))
+        # To the bit what grad(output, parameters, output_gradient) gives, which imports SymPy to compare two shapes
+        product = (output * output_gradient.to(output.device)).sum()
+        gradients = torch.autograd.grad(product, self._parameters)
         return dict(zip(self._names, gradients, strict=True))
 
 

@@ -11,7 +11,7 @@ from grpc_health.v1.health import aio as health
 from protos import worker_pb2, worker_pb2_grpc
 from vfl import limits
 from vfl.config import RunConfig
-from vfl.network import add_health, add_port, server_options, statuses
+from vfl.network import add_health, add_port, end_server, server_options, statuses
 from vfl.pace import Pace
 from vfl.tls import Identity
 from worker.exchange import ExchangeService
@@ -39,7 +39,7 @@ class WorkerServer:
 
     def stop(self) -> None:
         """Let the address go, and the thread."""
-        self._do(self._server.stop(grace=1.0))
+        self._do(end_server(self._server, grace=1.0))
         self._end_loop()
 
     def _do(self, what: Coroutine[Any, Any, T]) -> T:

@@ -118,7 +118,7 @@ class ExactAttack:
             certificates=certificate,
             rounds=tuple(self._rounds.numbers),
             used=(
-                *(() if self._single or self._relinks else ("indices",)),
+                *(() if self._relinks or (self._single and told is None) else ("indices",)),
                 "parameters",
                 "gradients",
                 *(() if told is None else ("labels",)),

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 from torch.linalg import vector_norm
 
@@ -33,6 +32,8 @@ def separate(basis: Tensor, noise: float) -> Tensor | None:
 
 def interior(rows: Tensor) -> Tensor | None:
     """Return f with f.b > 0 for every row b, or None if the rows fit in no half-space."""
+    from scipy.optimize import linprog  # when it is needed: a second to import
+
     unit = rows / rows.norm(dim=1, keepdim=True)
     mean: Tensor = unit.mean(dim=0)
     if float((unit @ mean).min()) > 0.05:  # the usual case: the cone is narrow, no linear program needed

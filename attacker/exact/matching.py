@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from attacker.exact.cells import Cell
@@ -70,6 +69,8 @@ def equations(tail: Tail, v: Tensor, top: Tensor) -> Equations:
 
 def match(cells: Sequence[Cell], workers: Sequence[Equations]) -> list[Tensor]:
     """Return for each worker the order of samples, permuted within cells, that puts a sample's candidates together."""
+    from scipy.optimize import linear_sum_assignment  # when it is needed: a second to import
+
     orders = [torch.arange(len(worker.b)) for worker in workers]
     for cell in cells:
         if len(cell.samples) == 1:

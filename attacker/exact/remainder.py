@@ -7,7 +7,6 @@ the intersection with that batch misses both. Elsewhere each stands alone: there
 from collections.abc import Sequence
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from attacker.exact.cells import Cell
@@ -35,6 +34,8 @@ def add_remainders(
     v: Tensor,
 ) -> Directions:
     """Return the directions with those that single batches' remainders show; the same ones if there are none."""
+    from scipy.optimize import linear_sum_assignment  # when it is needed: a second to import
+
     rounds = {sample: cell.rounds for cell in cells for sample in cell.samples}
     best: dict[int, tuple[float, Tensor]] = {}
     for t, batch in enumerate(batches):

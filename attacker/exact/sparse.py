@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from scipy.optimize import linprog
 from torch import Tensor
 
 from attacker.exact.cone import ROW_OVER_NOISE, sharpen_zeros
@@ -63,6 +62,8 @@ def complete(basis: Tensor, vectors: Tensor | None, noise: float) -> Tensor | No
 
 def _vertex(rows: Tensor, row: Tensor) -> Tensor | None:
     """Return w with rows w >= 0 and row w = 1 whose sum of rows w is smallest."""
+    from scipy.optimize import linprog  # when it is needed: a second to import
+
     program = linprog(
         rows.sum(dim=0).numpy(),
         A_ub=-rows.numpy(),

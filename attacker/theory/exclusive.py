@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import torch
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from vfl.seeds import generator
@@ -53,6 +52,8 @@ def candidates(weight: Tensor, bias: Tensor, batch: int) -> Candidates:
 
 def _agreeing(weight: Tensor, bias: Tensor, alive: Tensor) -> list[Tensor]:
     """Return groups of two or more neurons with the same quotient of weight gradient and bias gradient."""
+    from scipy.sparse.csgraph import connected_components  # when it is needed: a second to import
+
     if len(alive) < 2:
         return []
     quotients = weight[alive] / bias[alive, None]

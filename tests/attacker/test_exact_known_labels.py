@@ -12,7 +12,7 @@ def test_known_labels_tell_the_samples_of_a_cell_apart():
     x, y = images(24)
     setting = setting_for(x, 4, 6, labels=tuple(y.tolist()))
     recovery = attacked(setting, x, y, epochs=1)  # one epoch: every batch is a cell
-    assert recovery.used == ("parameters", "gradients", "labels")
+    assert recovery.used == ("indices", "parameters", "gradients", "labels")
     assert torch.equal(recovery.labels, y)
     assert all(len(set(y[list(cell)].tolist())) == 1 for cell in recovery.cells), "only equal labels stay unordered"
     alone = [n for n in range(24) if all(n not in cell for cell in recovery.cells)]

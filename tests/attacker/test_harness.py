@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from attacker.interface import Attack, Recovery, attacks, silent
+from attacker.interface import Attack, AttackPlugin, Recovery, attacks, silent, start_attack
 from bench.one_process import observations
 from tests.support import flat
 from vfl.config import TrainingConfig
@@ -249,3 +249,29 @@ def test_degenerate_input_gives_something_sensible_or_a_sentence(name, what):
         assert_sensible(setting, attacked(name, setting, seen))
     except UserError as error:
         assert_sentence(error)
+
+
+class Brief(AttackPlugin):
+    """Counts rounds, and shows nothing meanwhile."""
+
+    def start(self, _setting: Setting) -> Any:
+        return _Briefly()
+
+
+class _Briefly:
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def observe(self, _observation: Observation) -> None:
+        self._seen += 1
+
+    def recover(self) -> Recovery:
+        return Recovery(used=("gradients",), notes=(f"{self._seen} rounds",))
+
+
+def test_an_attack_that_shows_no_progress_need_not_take_any():
+    setting = setting_of("exact")
+    attack = start_attack(PluginSection(name=f"{__name__}:Brief"), setting)
+    for observation in rounds_of(setting):
+        attack.observe(observation)
+    assert attack.recover(silent).notes == (f"{ROUNDS} rounds",)

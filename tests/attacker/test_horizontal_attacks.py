@@ -1,5 +1,7 @@
 """How what attacks recover of single workers is put together."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -41,6 +43,17 @@ def test_what_one_worker_kept_is_unknown_and_notes_say_whose_they_are():
     assert found.labels.tolist() == [0, 1, -1, -1, -1]
     assert found.notes == ("each worker: same at both", "worker 0: its own")
     assert found.rounds == (1, 2, 3)
+
+
+def test_representations_are_put_together_only_where_they_are_of_one_layer():
+    wide, narrow = ((torch.ones(2, 8),), (torch.ones(3, 5),))
+    one, other = recovery(0, 2, representations=wide, layers=("fc2",)), recovery(9, 3, representations=narrow)
+    found = together([one, replace(other, layers=("fc1",))], SHARES)
+    assert (found.representations, found.layers) == (None, None)
+    assert found.slices[0].shape == (5, 4)
+    same = together([one, replace(other, representations=(torch.zeros(3, 8),), layers=("fc2",))], SHARES)
+    assert same.layers == ("fc2",)
+    assert same.representations[0].shape == (5, 8)
 
 
 class Scripted:

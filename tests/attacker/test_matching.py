@@ -57,7 +57,7 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("seed", [7, 8])
+@pytest.mark.parametrize("seed", [7, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("attack", list(RUNS))
 def test_single_samples_of_a_small_network_are_recovered(attack, seed):
     x, y = images(3, seed)

@@ -1,9 +1,7 @@
-"""Five hosts on one machine: network namespaces at a bridge, each with its own addresses and 20 Mbit/s; a capture."""
+"""Hosts on one machine that start the command, and a capture of what crosses their switch."""
 
 import ctypes
 import itertools
-import os
-import secrets
 import shutil
 import socket
 import struct
@@ -12,12 +10,8 @@ import threading
 from collections import defaultdict
 from pathlib import Path
 
+from bench.hosts import Hosts as Namespaces
 from tests.integration.command_support import CAFE, ENVIRONMENT
-
-RATE = ("rate", "20mbit", "burst", "64kb", "latency", "400ms")
-
-NAMES = Path("/etc/netns")
-"""What `ip netns exec` shows a namespace instead of the files in /etc."""
 
 CLONE_NEWNET = 0x40000000
 ETH_P_ALL = 3
@@ -26,40 +20,16 @@ SYN = 0x02
 IPV4, IPV6, TCP = 0x0800, 0x86DD, 6
 
 
-def why_no_hosts() -> str | None:
-    """Why network namespaces cannot be made here; None when they can."""
-    if os.geteuid() != 0:
-        return "not root"
-    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
-    if missing:
-        return f"{' and '.join(missing)} of iproute2 are not installed"
-    name = f"cafe-{secrets.token_hex(4)}"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-    if made.returncode:
-        return made.stderr.strip()
-    subprocess.run(["ip", "netns", "delete", name], check=True)
-    return None
-
-
-class Hosts:
-    """Hosts with a cable each to one switch; nothing leads from there to the world outside."""
+class Hosts(Namespaces):
+    """Hosts on which the command can be started."""
 
     def __init__(self, names: list[str]) -> None:
-        self._tag = f"cafe-{secrets.token_hex(4)}"
-        self.switch = f"{self._tag}-switch"
-        self.ipv4 = {name: f"192.0.2.{10 + i}" for i, name in enumerate(names)}
-        self.ipv6 = {name: f"2001:db8::{10 + i}" for i, name in enumerate(names)}
         self._processes: list[subprocess.Popen] = []
-        self._spaces = [self.switch, *map(self._space, names)]
-        try:
-            self._make(names)
-        except BaseException:
-            self.close()
-            raise
+        super().__init__(names)
 
     def cafe(self, host: str, *arguments, cwd: Path | None = None) -> subprocess.Popen:
         """Start the command on a host."""
-        command = ["ip", "netns", "exec", self._space(host), *CAFE, *map(str, arguments)]
+        command = [*self.command(host), *CAFE, *map(str, arguments)]
         environment = {**ENVIRONMENT, "OMP_NUM_THREADS": "1"}
         pipe = subprocess.PIPE
         process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=cwd)
@@ -72,39 +42,7 @@ class Hosts:
             if process.poll() is None:
                 process.kill()
             process.communicate()
-        for space in self._spaces:
-            subprocess.run(["ip", "netns", "delete", space], capture_output=True)
-            shutil.rmtree(NAMES / space, ignore_errors=True)
-        if NAMES.is_dir() and not any(NAMES.iterdir()):
-            NAMES.rmdir()
-
-    def _space(self, host: str) -> str:
-        return f"{self._tag}-{host}"
-
-    def _make(self, names: list[str]) -> None:
-        for space in self._spaces:
-            _run("ip", "netns", "add", space)
-            _run("ip", "-n", space, "link", "set", "lo", "up")
-        _run("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
-        _run("ip", "-n", self.switch, "link", "set", "bridge", "up")
-        known = "".join(f"{self.ipv4[name]} {name}.cafe.test\n" for name in names)
-        for i, name in enumerate(names):
-            space, port = self._space(name), f"port{i}"
-            (NAMES / space).mkdir(parents=True)
-            (NAMES / space / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\n" + known)
-            cable = ("type", "veth", "peer", "name", "eth0", "netns", space)
-            _run("ip", "-n", self.switch, "link", "add", port, *cable)
-            _run("ip", "-n", self.switch, "link", "set", port, "master", "bridge", "up")
-            _run("ip", "-n", space, "address", "add", f"{self.ipv4[name]}/24", "dev", "eth0")
-            _run("ip", "-n", space, "address", "add", f"{self.ipv6[name]}/64", "dev", "eth0", "nodad")
-            _run("ip", "-n", space, "link", "set", "eth0", "up")
-            for side, device in ((space, "eth0"), (self.switch, port)):
-                _run("tc", "-n", side, "qdisc", "add", "dev", device, "root", "tbf", *RATE)
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+        super().close()
 
 
 Flow = tuple[str, int, str, int]

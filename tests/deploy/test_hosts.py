@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from tests.deploy.hosts_support import Capture, Hosts, assemble, found, own_files, tls_records, total, why_no_hosts
+from bench.hosts import why_no_hosts
+from tests.deploy.hosts_support import Capture, Hosts, assemble, found, own_files, tls_records, total
 from tests.integration.command_support import cafe, wait_for
 from tests.support import assert_same
 from vfl.certs import make_certificates
@@ -133,6 +134,7 @@ def test_over_tls_and_ipv6_the_numbers_are_those_of_a_run_and_the_wire_shows_not
         assert found(streams, marker) == [], name
 
 
+@pytest.mark.slow
 def test_in_plain_text_by_name_whoever_holds_the_switch_reads_everything(
     hosts, capture, config, on_one_machine, tmp_path
 ):

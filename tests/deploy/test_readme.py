@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.hosts_support import Hosts, why_no_hosts
+from bench.hosts import why_no_hosts
+from tests.deploy.hosts_support import Hosts
 from tests.integration.command_support import ENVIRONMENT
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +21,7 @@ federation: {workers: 4, batch_size: 6, epochs: 8}
 model: {name: mlp, hidden: [16]}
 attack: {name: least_squares}
 """
-SHOWN = "  federation     4 workers"
+SHOWN = "  federation      4 workers"
 """How the one block begins that shows what is printed."""
 
 

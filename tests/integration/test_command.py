@@ -114,6 +114,7 @@ def by_hand(config, folder, order, tag):
     return words, list(Transcript(folder / "transcript"))
 
 
+@pytest.mark.slow
 def test_by_hand_in_any_order_gives_the_same_numbers(config, tmp_path):
     config.write_text(config.read_text().replace("workers: 4", "workers: 3"))
     words, found = by_hand(config, tmp_path / "a", [2, 1, 0], f"hand-{os.getpid()}")

@@ -350,6 +350,23 @@ def test_bad_input_is_a_sentence_and_no_check(file, arguments, words):
     assert done.output == ""
 
 
+def test_without_a_file_this_machine_alone_is_checked(tmp_path, monkeypatch):
+    monkeypatch.delenv("CAFE_DATA", raising=False)
+    well = CliRunner().invoke(app, ["doctor"])
+    assert well.exit_code == 0
+    assert "ok       here: sockets: processes here reach each other" in well.output
+    assert "give a config file to check one" in well.output
+    monkeypatch.setenv("CAFE_DATA", str(tmp_path))
+    (tmp_path / "mnist.npz").touch()
+    assert "data: CAFE_DATA has mnist.npz\n" in CliRunner().invoke(app, ["doctor"]).output
+    monkeypatch.setenv("CAFE_DATA", str(tmp_path / "nowhere"))
+    ill = CliRunner().invoke(app, ["doctor"])
+    assert ill.exit_code == 1
+    assert "failed   here: data: CAFE_DATA names" in ill.output
+    with pytest.raises(UserError, match="give its FILE too"):
+        CliRunner().invoke(app, ["doctor", "--wait"], catch_exceptions=False)
+
+
 def test_workers_that_do_not_come_are_named(file):
     config = load_config(file, ["federation.join_timeout=0.2"])
     (here,) = examine_setup(Setup(config, "127.0.0.1:0", wait=True))

@@ -96,6 +96,7 @@ def test_training_is_that_of_a_plain_loop_on_all_batches_together(training, tmp_
     assert summary["train"]["test_loss"] == pytest.approx(float(cross_entropy(logits, data.y_test)), rel=1e-4)
     assert (summary["workers"], summary["samples"], summary["batch_size"]) == (3, 25, 3)
     assert summary["bytes"]["peer"] == 0
+    assert summary["bytes"]["raw"] <= summary["bytes"]["up"] + summary["bytes"]["down"]
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """A federation in real processes, and strangers at its ports: its numbers are those of a run that nobody disturbs."""
 
+import gc
 import re
 import socket
 
@@ -14,6 +15,8 @@ from tests.support import assert_same, run_in_processes
 from vfl.config import load_config
 from vfl.limits import SPARE_CONNECTIONS
 from vfl.transcript import Transcript
+from worker.rendezvous import Rendezvous
+from worker.serving import WorkerServer
 
 CONFIG = """
 seed: 3
@@ -74,3 +77,16 @@ def test_strangers_at_both_ports_change_no_number(file, tmp_path):
     assert not any("Traceback" in words for words in said), said
     undisturbed = run_in_processes(load_config(file), tmp_path / "undisturbed")
     assert_same(list(Transcript(tmp_path / "out" / "transcript")), undisturbed)
+
+
+def test_a_server_that_ends_while_strangers_call_says_nothing_of_them(file, capfd):
+    for _ in range(3):
+        server = WorkerServer(load_config(file), 0, "127.0.0.1:0", None, Rendezvous(24))
+        strangers = Strangers("/cafe.v1.Exchange/Swap")
+        strangers.molest(f"127.0.0.1:{server.port}")
+        wait_for(lambda strangers=strangers: strangers.bytes > 1 << 20)
+        server.stop()
+        strangers.stop()
+        del server
+        gc.collect()
+    assert capfd.readouterr().err == ""

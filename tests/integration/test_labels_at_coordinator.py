@@ -108,10 +108,16 @@ def test_a_label_holder_that_cannot_listen_ends_the_run_with_its_own_words(tmp_p
     ("arguments", "sentence"),
     [
         (["--label-listen", "0.0.0.0:0", "--insecure"], "say with --label-advertise HOST:PORT how workers reach it"),
-        (["--label-listen", "192.0.2.1:0"], "--label-listen 192.0.2.1:0: without --tls DIR only this machine's own"),
+        pytest.param(
+            ["--label-listen", "192.0.2.1:0"],
+            "--label-listen 192.0.2.1:0: without --tls DIR only this machine's own",
+            marks=pytest.mark.slow,
+        ),
         (["--labels", "worker-0.safetensors"], "holds no labels; `cafe slice` writes labels.safetensors"),
-        (["--labels", "nothing.safetensors"], "there is no slice file nothing.safetensors"),
-        (["--tls", "certs"], "certs/worker-2.pem cannot be read"),
+        pytest.param(
+            ["--labels", "nothing.safetensors"], "there is no slice file nothing.safetensors", marks=pytest.mark.slow
+        ),
+        pytest.param(["--tls", "certs"], "certs/worker-2.pem cannot be read", marks=pytest.mark.slow),
         (
             ["--set", "federation.label_holder=1", "--label-listen", "127.0.0.1:0"],
             "--label-listen 127.0.0.1:0: belongs to federation.label_holder: coordinator, and here worker 1 has",

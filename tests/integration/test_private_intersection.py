@@ -4,16 +4,21 @@ import asyncio
 import importlib.util
 import random
 import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import numpy as np
 import pytest
 
 from protos.alignment_pb2 import PassHeader, PassPart
+from protos.alignment_pb2_grpc import AlignmentServicer, add_AlignmentServicer_to_server
 from server.membership import RefusedError
 from server.swapping import Swaps, received
 from tests.integration.command_support import cafe, start
 from tests.integration.test_labels_at_coordinator import listening
 from vfl.errors import RunFailedError
+from vfl.limits import PRIVATE_BYTES
 from vfl.network import PROTOCOL_VERSION
 from vfl.results import load_summary
 from worker.intersecting import intersect
@@ -103,7 +108,11 @@ def test_a_broken_message_of_the_other_side_is_a_sentence():
     ("arguments", "sentence"),
     [
         (["--data", "0.csv", "--align-key", "run.yaml"], "--psi: needs no key; leave --align-key out"),
-        (["--data", "0.csv", "--set", "federation.workers=3"], "--psi: two workers intersect, here are 3"),
+        pytest.param(
+            ["--data", "0.csv", "--set", "federation.workers=3"],
+            "--psi: two workers intersect, here are 3",
+            marks=pytest.mark.slow,
+        ),
         ([], "--psi: aligns a worker's own table"),
     ],
 )
@@ -139,3 +148,41 @@ def test_a_message_of_another_length_than_announced_is_refused():
     with pytest.raises(RefusedError) as refused:
         asyncio.run(received(Swaps(2), header, parts()))
     assert "not as long as announced" in refused.value.reason
+
+
+class Flood(AlignmentServicer):
+    """A coordinator that announces a message and sends for ever, or ends its answer before it begins."""
+
+    def __init__(self, announced):
+        self.announced, self.sent = announced, 0
+
+    def Pass(self, request_iterator, context):  # noqa: N802  (gRPC's name)
+        deque(request_iterator, maxlen=0)
+        if self.announced is None:
+            return
+        yield PassPart(header=PassHeader(protocol_version=PROTOCOL_VERSION, worker=1, step=0, bytes=self.announced))
+        while context.is_active() and self.sent < 1 << 30:
+            self.sent += 1 << 20
+            yield PassPart(data=bytes(1 << 20))
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("announced", "sentence"),
+    [(100, "100 were announced"), (1 << 40, f"{1 << 40} were announced"), (None, "ended its answer before it began")],
+)
+def test_a_worker_takes_no_more_than_a_message_may_have(files, announced, sentence):
+    flood = Flood(announced)
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_AlignmentServicer_to_server(flood, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        arguments = ("--id", 0, "--coordinator", f"127.0.0.1:{port}", "--psi", "--data", "0.csv")
+        done = cafe("work", "run.yaml", *arguments, cwd=files[0])
+    finally:
+        server.stop(None).wait()
+    assert done.returncode == 1
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert flood.sent < 4 * PRIVATE_BYTES  # what it took, and what gRPC had sent ahead

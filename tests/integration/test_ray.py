@@ -214,6 +214,12 @@ def test_cells_on_ray_do_not_wait_for_tasks_of_their_own(tmp_path):
         next(run_on_ray(list(plan.cells), tmp_path, Watch(1, None, quiet=True), None))
 
 
+def test_cells_on_ray_do_not_choose_among_the_gpus(tmp_path):
+    plan = planned(tmp_path, cells={"second": {"device": "cuda:1"}})
+    with pytest.raises(UserError, match=r"cell second has device cuda:1; Ray gives each cell a GPU: say cuda"):
+        next(run_on_ray(list(plan.cells), tmp_path, Watch(1, None, quiet=True), None))
+
+
 def test_a_cell_that_needs_a_graphics_card_is_refused_by_a_cluster_without(cluster, tmp_path):
     plan = planned(tmp_path, cells={"fast": {"device": "cuda"}})
     with pytest.raises(UserError, match=r"no node of the cluster has a GPU, which device: cuda asks for \(fast\)"):

@@ -56,6 +56,7 @@ def assert_as_if_nothing_had_happened(federation, undisturbed):
     return assert_same_numbers(federation.out, undisturbed)
 
 
+@pytest.mark.slow
 def test_killed_workers_that_are_started_again_take_their_places(federation, undisturbed):
     workers = [federation.worker(number) for number in range(3)]
     federation.reaches(10)
@@ -116,6 +117,7 @@ class Cable:
         self.cut()
 
 
+@pytest.mark.slow
 def test_a_label_holder_whose_connection_is_cut_comes_back_by_itself(federation, undisturbed):
     cable = Cable(federation.address)
     with contextlib.closing(cable):
@@ -132,6 +134,7 @@ def test_a_label_holder_whose_connection_is_cut_comes_back_by_itself(federation,
     assert "worker 1: done after 150 rounds" in words
 
 
+@pytest.mark.slow
 def test_when_the_line_between_two_workers_is_cut_the_round_is_done_again(federation, undisturbed):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

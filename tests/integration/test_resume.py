@@ -104,6 +104,7 @@ def test_a_run_that_was_killed_goes_on_from_the_last_checkpoint_that_is_whole(co
     assert len(list((out / "checkpoints").iterdir())) == 2
 
 
+@pytest.mark.slow
 def test_workers_wait_for_a_coordinator_that_is_killed_or_stopped_and_resumed(config, undisturbed, tmp_path):
     federation = Federation(config, tmp_path / "out")
     with contextlib.closing(federation):

@@ -112,7 +112,7 @@ def test_by_hand_over_tls_gives_the_numbers_of_a_run(config, certs, tmp_path):
     address = re.search(r"listening on (\S+),", serve.stderr.readline()).group(1)
     line = ["--coordinator", address, "--threads", 1, *SMALL]
     processes = [serve] + [
-        start("work", config, "--id", m, "--tls", tmp_path / f"worker-{m}", *line, tag="tls") for m in (0, 1)
+        start("work", config, "--id", m, "--tls", tmp_path / f"worker-{m}", *line, tag="tls") for m in (1, 0)
     ]
     for process in processes:
         _, words = process.communicate(timeout=500)

@@ -203,6 +203,25 @@ def test_what_cannot_be_planned_is_said(change, says):
         make_plan(load_config(ROOT / "configs/digits.yaml", [change]), Path(), ROOMY)
 
 
+@pytest.mark.parametrize("gigabytes", ["nan", "inf"])
+def test_memory_that_is_no_number_is_a_sentence(gigabytes):
+    done = cafe("plan", ROOT / "configs/digits.yaml", "--memory", gigabytes)
+    assert done.returncode == 2
+    assert "--memory" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_run_would_refuse_is_not_planned():
+    with pytest.raises(UserError, match=r"federation\.batch_size: 99 is more than the 24 samples"):
+        make_plan(small_config(federation={"batch_size": 99}, attack={"name": "none"}), Path(), ROOMY)
+
+
+def test_the_coordinators_own_label_holder_is_a_process_too():
+    plans = [make_plan(small_config(federation={"label_holder": who}), Path(), ROOMY) for who in (0, "coordinator")]
+    assert [plan.load.parties for plan in plans] == [4, 5]
+    assert plans[1].memory_total > plans[0].memory_total
+
+
 def test_this_machine_has_cores_memory_and_disk(tmp_path):
     machine = this_machine(tmp_path / "not" / "there" / "yet")
     assert machine.cores >= 1

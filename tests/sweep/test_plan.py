@@ -128,6 +128,11 @@ def sentence(path) -> str:
         ({"axes": {"seed": [0]}, "table": {"rows": "sed"}}, "table.rows: there is no axis called 'sed'"),
         ({"axes": {"seed": [0]}, "table": {"value": "psnr"}}, "table.value: there is no such number, choose one of"),
         ({"axes": {"seed": [0]}, "table": {"rows": "seed", "columns": "seed"}}, "cannot be both"),
+        ({"axes": {"seed": [0]}, "table": {"along": "seed"}}, "table.along: 'seed' is not among table.rows"),
+        (
+            {"axes": {"day": {"first": {}}}, "table": {"rows": "day", "along": "day"}},
+            "table.along: the value 'first' of day is no number",
+        ),
         ({"axes": {"seed": [0]}, "cells": {"0": {}}}, "'0' is the name of a cell of the grid"),
         ({"cells": {"odd": {"seed.x": 1}}}, "seed.x: seed holds a value, not further keys (cell odd)"),
     ],

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from sweep.cell import Row
+from sweep.curves import save_curves
 from sweep.numbers import numbers_of
 from sweep.picture import save_heatmap
 from sweep.show import grid, markdown
@@ -105,6 +106,18 @@ def test_the_picture_is_painted_whatever_there_is(plan, tmp_path, outcomes):
     with Image.open(tmp_path / "heatmap.png") as picture:
         assert min(picture.size) > 200
         assert len(picture.convert("RGB").getcolors(1 << 20)) > 3
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_curves_are_drawn_along_an_axis_of_numbers_and_only_where_asked(tmp_path, done):
+    axes = {"optimiser": {"SGD": {}, "Adam": {}}, "training.lr": [1e-4, 1e-2, 1.0], "attack": AXES["attack"]}
+    asked = {"rows": ["optimiser", "training.lr"], "columns": "attack", "along": "training.lr"}
+    plan = planned(tmp_path, axes=axes, table=asked)
+    save_curves(tmp_path / "curves.png", "rates", pivot(plan, {c.name: row(psnr=30) for c in plan.cells if done}))
+    with Image.open(tmp_path / "curves.png") as picture:
+        assert picture.width > 2 * picture.height  # a panel for each optimiser
+    save_curves(tmp_path / "none.png", "rates", pivot(planned(tmp_path, axes=axes), {}))
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_numbers_that_follow_from_a_summary():

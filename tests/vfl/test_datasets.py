@@ -4,8 +4,10 @@ import struct
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits, load_sample_images
 
-from vfl.datasets import datasets
+from vfl.datasets import Facts, datasets
+from vfl.datasets.bundled import photographs
 from vfl.errors import UserError
 from vfl.pictures import put_together
 from vfl.registry import PluginSection
@@ -27,6 +29,15 @@ def test_photos_can_be_put_together_again():
     at_borders = jumps[31::32].mean()
     assert at_borders < 2 * jumps.mean()
     assert (china - flower).abs().mean() > 0.1
+
+
+def test_digits_and_photographs_are_those_that_scikit_learn_loads():
+    source = load_digits()
+    digits = load(name="digits")
+    assert torch.equal(torch.cat([digits.x, digits.x_test]), torch.tensor(source.images).float().unsqueeze(1) / 16)
+    assert torch.equal(torch.cat([digits.y, digits.y_test]), torch.tensor(source.target))
+    for ours, theirs in zip(photographs(), load_sample_images().images, strict=True):
+        assert (ours == theirs).all()
 
 
 def test_digits_and_breast_cancer_have_test_samples():
@@ -145,6 +156,32 @@ def test_cifar10_reads_the_files_as_torchvision_lays_them_out(tmp_path, monkeypa
     assert data.x.shape == (10, 3, 32, 32)
     assert data.x_test.shape == (2, 3, 32, 32)
     assert data.x[0, 2, 1, 5] == pytest.approx(pixels[0].reshape(3, 32, 32)[2, 1, 5] / 255)
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_the_same_names_read_an_archive_where_torchvisions_files_are_not(tmp_path, monkeypatch, name):
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 28, 28), dtype=np.uint8)
+    np.savez(tmp_path / f"{name}.npz", x_train=pixels, y_train=np.arange(12) % 10, x_test=pixels, y_test=np.arange(12))
+    monkeypatch.setenv("CAFE_DATA", str(tmp_path))
+    data = load(name=name, samples=10, test_samples=3)
+    assert data.x[0, 0, 2, 3] == pytest.approx(pixels[0, 2, 3] / 255)
+    assert (len(data.x), len(data.x_test)) == (10, 3)
+    facts = datasets.build(PluginSection(name=name, samples=10, test_samples=3)).facts()
+    assert facts == Facts.of(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("linnaeus5", "linnaeus5"), ("yale", "yale32"), ("credit", "credit_default")]
+)
+def test_data_sets_that_nothing_downloads_are_archives_of_their_name(tmp_path, monkeypatch, name, file):
+    rows = np.random.default_rng(0).integers(0, 256, (6, 4) if name == "credit" else (6, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / f"{file}.npz", x=rows, y=np.arange(6) % 2)
+    monkeypatch.setenv("CAFE_DATA", str(tmp_path))
+    data = load(name=name, samples=5)
+    assert (data.kind, len(data.x)) == ("table" if name == "credit" else "image", 5)
+    monkeypatch.setenv("CAFE_DATA", str(tmp_path / "elsewhere"))
+    with pytest.raises(UserError, match=rf"there is no file .*{file}\.npz; give its path, or set CAFE_DATA"):
+        load(name=name)
 
 
 def test_a_data_set_that_is_not_on_disk_says_how_to_get_it(tmp_path, monkeypatch):

@@ -72,6 +72,19 @@ def test_labels_without_images_are_counted_in_the_order_that_fits_within_cells(t
     assert score_run(tmp_path, config, data)["attack"]["label_accuracy"] == pytest.approx(5 / 6)
 
 
+@pytest.mark.parametrize("used", [["gradients"], ["gradients", "labels"]])
+def test_labels_go_with_their_samples_unless_they_were_told(tmp_path, used):
+    config = parse_config({"data": {"name": "digits", "samples": 4}, "federation": {"batch_size": 2, "rounds": 2}}, "x")
+    data = load_data(config)
+    save_summary(tmp_path, {"attack": {"used": used}, "rounds": 2})
+    labels = data.y.clone() if "labels" in used else data.y[[1, 0, 2, 3]]
+    found = {"x": data.x[[1, 0, 2, 3]].numpy(), "cell": np.array([0, 0, 2, 3]), "labels": labels.numpy()}
+    save_arrays(tmp_path / "recovered.npz", found)
+    assert score_run(tmp_path, config, data)["attack"]["label_accuracy"] == 1
+    with np.load(tmp_path / "recovered.npz") as arrays:
+        assert arrays["labels"].tolist() == data.y.tolist()
+
+
 def test_what_an_attack_says_of_a_sample_goes_where_the_sample_goes(tmp_path):
     config = parse_config({"data": {"name": "digits", "samples": 4}, "federation": {"batch_size": 2, "rounds": 2}}, "x")
     data = load_data(config)

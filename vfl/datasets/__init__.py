@@ -126,6 +126,7 @@ datasets: Registry[DataSet] = Registry(
     [
         "vfl.datasets.bundled",
         "vfl.datasets.images",
+        "vfl.datasets.named",
         "vfl.datasets.npz",
         "vfl.datasets.synthetic",
         "vfl.datasets.tables",

@@ -1,7 +1,9 @@
 """Data sets that come inside scikit-learn: nothing to download."""
 
+import importlib.util
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor
 from vfl.datasets import Data, DataSet, Mosaic, datasets
 from vfl.datasets.encoding import encode_all, fit
 from vfl.errors import UserError
+
+PHOTOGRAPHS = ("china", "flower")
 
 
 @datasets.register("photos")
@@ -22,15 +26,13 @@ class Photos(DataSet):
 
     def load(self) -> Data:
         """Scale each photograph so that its half of the tiles covers it, and cut it up row by row."""
-        from sklearn.datasets import load_sample_images
-
-        pictures = load_sample_images().images
+        pictures = photographs()
         samples = self.samples or 120
         counts = [samples - samples // 2, samples // 2]
         tiles: list[Tensor] = []
         labels: list[Tensor] = []
         mosaics: list[Mosaic] = []
-        for label, (name, picture, count) in enumerate(zip(("china", "flower"), pictures, counts, strict=True)):
+        for label, (name, picture, count) in enumerate(zip(PHOTOGRAPHS, pictures, counts, strict=True)):
             rows, columns = _grid(count, picture.shape[1] / picture.shape[0])
             if rows * self.tile > picture.shape[0] or columns * self.tile > picture.shape[1]:
                 raise UserError(f"data.samples: {samples} tiles of {self.tile} are more than the photographs have")
@@ -48,11 +50,8 @@ class Digits(DataSet):
 
     def load(self) -> Data:
         """Return the digits in their own order."""
-        from sklearn.datasets import load_digits
-
-        source = load_digits()
-        x = torch.tensor(source.images, dtype=torch.float32).unsqueeze(1) / 16
-        y = torch.tensor(source.target, dtype=torch.int64)
+        rows = torch.tensor(np.loadtxt(_carried("data/digits.csv.gz"), delimiter=","))
+        x, y = rows[:, :64].float().reshape(-1, 1, 8, 8) / 16, rows[:, 64].long()
         return self._data("image", (x[:1500], y[:1500]), (x[1500:], y[1500:]))
 
 
@@ -71,6 +70,21 @@ class BreastCancer(DataSet):
         train, test = (encode_all(columns, list(rows.T)) for rows in (source.data[:469], source.data[469:]))
         data = self._data("table", (train, y[:469]), (test, y[469:]))
         return replace(data, columns=columns, label="diagnosis", class_names=tuple(map(str, source.target_names)))
+
+
+def photographs() -> list[np.ndarray]:
+    """Return the two pictures, height by width by colours."""
+    from PIL import Image
+
+    return [np.asarray(Image.open(_carried(f"images/{name}.jpg"))) for name in PHOTOGRAPHS]
+
+
+def _carried(name: str) -> Path:
+    """Return a file that scikit-learn carries; importing all of that for it would take every process two seconds."""
+    found = importlib.util.find_spec("sklearn")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "datasets" / name
 
 
 def _grid(count: int, aspect: float) -> tuple[int, int]:

@@ -110,7 +110,9 @@ def _read_or_say(path: Path, read: Callable[[], T]) -> T:
     try:
         return read()
     except FileNotFoundError:
-        raise UserError(f"data.path: there is no file {path}") from None
+        raise UserError(
+            f"data.path: there is no file {path}; give its path, or set CAFE_DATA to the folder that has it"
+        ) from None
     except (OSError, ArchiveError) as error:
         raise UserError(f"data.path: {path} cannot be read as an .npz archive without pickles: {error}") from None
 

@@ -59,6 +59,8 @@ class TableSet(DataSet):
     def holding(self, path: Path, worker: int) -> Holding:
         """Read one worker's own file: its columns, the ids and, where it has them, the labels."""
         file = self._open(path)
+        if self.columns and worker >= len(self.columns):
+            raise UserError(f"data.columns: lists the columns of {len(self.columns)} workers, none of worker {worker}")
         names = self.columns[worker] if self.columns else [n for n in file.header if n not in (self.label, self.id)]
         return self._read(file, names, self.label in file.header)
 

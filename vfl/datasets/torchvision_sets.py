@@ -1,20 +1,52 @@
 """MNIST and CIFAR-10 through torchvision, from files on disk or downloaded when the user asks."""
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from vfl.datasets import Data, DataSet, Facts, data_path, datasets
+from vfl.datasets.npz import Npz
 from vfl.errors import UserError
 
 
 class TorchvisionSet(DataSet):
-    """A data set in the folder `path` (or CAFE_DATA), laid out as torchvision does."""
+    """A data set in the folder `path` (or CAFE_DATA), laid out as torchvision does, or in one NumPy archive there."""
 
     path: Path | None = None
     download: bool = False
+
+    archive_name: ClassVar[str]
+    folder_name: ClassVar[str]
+    """Where torchvision puts its files."""
+
+    def load(self) -> Data:
+        """Read torchvision's files, or the archive."""
+        archive = self._archive()
+        return archive.load() if archive else self._load()
+
+    def facts(self) -> Facts:
+        """Return what everybody knows of it, or what the archive has."""
+        archive = self._archive()
+        return archive.facts() if archive else self._known()
+
+    def _load(self) -> Data:
+        raise NotImplementedError
+
+    def _known(self) -> Facts:
+        raise NotImplementedError
+
+    def _archive(self) -> Npz | None:
+        """Return the archive, where it is and torchvision's own files are neither there nor asked for."""
+        if self.download or (self.path is None and "CAFE_DATA" not in os.environ):
+            return None
+        root = data_path(self.path)
+        found = root / self.archive_name
+        if (root / self.folder_name).exists() or not found.exists():
+            return None
+        return Npz(path=found, samples=self.samples, test_samples=self.test_samples)
 
     def _parts(self, name: str) -> tuple[Any, Any]:
         from vfl import torchvision_ops  # noqa: F401  (makes the next import work beside CPU torch)
@@ -37,13 +69,13 @@ class TorchvisionSet(DataSet):
 class Mnist(TorchvisionSet):
     """28x28 handwritten digits (LeCun et al. 1998)."""
 
-    def load(self) -> Data:
-        """Read the idx files."""
+    archive_name, folder_name = "mnist.npz", "MNIST"
+
+    def _load(self) -> Data:
         train, test = self._parts("MNIST")
         return self._data("image", _mnist(train), _mnist(test), classes=10)
 
-    def facts(self) -> Facts:
-        """Return what everybody knows of it."""
+    def _known(self) -> Facts:
         return self._facts(60_000, 10_000, (1, 28, 28), 10)
 
 
@@ -51,13 +83,13 @@ class Mnist(TorchvisionSet):
 class Cifar10(TorchvisionSet):
     """32x32 colour images of ten classes (Krizhevsky 2009)."""
 
-    def load(self) -> Data:
-        """Read the Python batches."""
+    archive_name, folder_name = "cifar10.npz", "cifar-10-batches-py"
+
+    def _load(self) -> Data:
         train, test = self._parts("CIFAR10")
         return self._data("image", _cifar(train), _cifar(test), classes=10)
 
-    def facts(self) -> Facts:
-        """Return what everybody knows of it."""
+    def _known(self) -> Facts:
         return self._facts(50_000, 10_000, (3, 32, 32), 10)
 
 

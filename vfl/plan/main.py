@@ -79,7 +79,7 @@ def make_plan(config: RunConfig, folder: Path, machine: Machine | None = None, f
         for process, terms in memory_terms(load).items()
         if process in fitted.memory and (process != "attack" or not unknown)
     }
-    total = _total(memory, load.workers, fitted.shared)
+    total = _total(memory, load.parties, fitted.shared)
     return Plan(
         load=load,
         machine=machine,
@@ -106,15 +106,15 @@ def ranged(load: Workload) -> dict[str, float]:
     }
 
 
-def _total(memory: dict[str, int], workers: int, shared: float) -> int:
-    processes = 1 + workers + ("attack" in memory) + 1
-    every = sum(size * (workers if process == "worker" else 1) for process, size in memory.items())
+def _total(memory: dict[str, int], parties: int, shared: float) -> int:
+    processes = 1 + parties + ("attack" in memory) + 1
+    every = sum(size * (parties if process == "worker" else 1) for process, size in memory.items())
     return max(max(memory.values()), every - round(1e9 * shared) * (processes - 1))
 
 
 def _cores(phase: str, load: Workload, machine: Machine) -> int:
     """Return how many cores a phase can use: the linear algebra of steps I and II and the scoring go on one."""
-    most = {"federation": load.workers + 1, "step III": machine.cores}.get(phase, 1)
+    most = {"federation": load.parties + 1, "step III": machine.cores}.get(phase, 1)
     return max(1, min(machine.cores, most))
 
 

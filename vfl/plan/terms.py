@@ -29,8 +29,8 @@ def seconds_terms(load: Workload) -> dict[str, Terms]:
     terms: dict[str, Terms] = {
         "federation": {
             "runs": 1,
-            "workers": load.workers,
-            "worker rounds": load.workers * load.rounds,
+            "workers": load.parties,
+            "worker rounds": load.parties * load.rounds,
             "gflop": 3 * load.flop * _played(load) / 1e9,  # forward, and backward twice as much
             "gigabytes": traffic + data,
         },
@@ -61,7 +61,7 @@ def memory_terms(load: Workload) -> dict[str, Terms]:
     terms: dict[str, Terms] = {
         "coordinator": {
             "process": 1,
-            "workers": load.workers,
+            "workers": load.parties,
             "model gigabytes": load.model_bytes / 1e9,
             "recovered gigabytes": recovered_bytes(load) / 1e9,
         },

@@ -20,7 +20,7 @@ from vfl.observation import BOTTOM, TOP, Setting, with_prefix
 from vfl.partition import Shape
 from vfl.plan.attack import Needs, needs_of
 from vfl.plan.traffic import Traffic, count_traffic
-from vfl.slices import boxes_of, data_facts
+from vfl.slices import boxes_of, check_facts, data_facts
 
 FLOAT = 4
 
@@ -43,6 +43,8 @@ class Workload:
     test_samples: int
     batch_size: int
     workers: int
+    parties: int
+    """The workers, and the coordinator's own label holder where it has one."""
     rounds: int
     sample_bytes: int
     slice_bytes: int
@@ -72,18 +74,7 @@ class Workload:
 
 def setting_of(config: RunConfig, facts: Facts) -> Setting:
     """Return what the coordinator of the run will know when all have joined."""
-    return Setting(
-        model=config.model,
-        boxes=tuple(boxes_of(facts, config)),
-        classes=facts.classes,
-        samples=facts.samples,
-        batch_size=config.federation.batch_size,
-        schedule=config.federation.schedule,
-        rounds=config.federation.planned_rounds(facts.samples),
-        frozen=config.training.frozen,
-        seed=config.seed,
-        device=config.device,
-    )
+    return Setting.of(config, boxes_of(facts, config), facts.classes, facts.samples)
 
 
 def workload_of(config: RunConfig) -> Workload:
@@ -93,6 +84,7 @@ def workload_of(config: RunConfig) -> Workload:
             "cafe plan: federation.kind horizontal is not estimated; plan the vertical federation of one worker"
         )
     facts = data_facts(config)
+    check_facts(config, facts)
     setting = setting_of(config, facts)
     model = first_model(setting)
     shapes = [box.shape for box in setting.boxes]
@@ -106,6 +98,7 @@ def workload_of(config: RunConfig) -> Workload:
         test_samples=facts.test_samples,
         batch_size=setting.batch_size,
         workers=config.federation.workers,
+        parties=config.federation.parties,
         rounds=setting.rounds,
         sample_bytes=FLOAT * math.prod(facts.sample_shape),
         slice_bytes=FLOAT * max(math.prod(shape) for shape in shapes),

@@ -39,17 +39,25 @@ class Where:
 
 
 class Meetings:
-    """basis_t^T basis_b for pairs of rounds, each computed once."""
+    """What pairs of rounds have to do with each other, each computed once."""
 
     def __init__(self, trail: Trail) -> None:
         self._bases = [stop.factors.left for stop in trail.stops]
-        self._known: dict[tuple[int, int], Tensor] = {}
+        self._products: dict[tuple[int, int], Tensor] = {}
+        self._gaps: dict[tuple[int, int], Tensor] = {}
 
     def __call__(self, t: int, base: int) -> Tensor:
-        """Return the product for one pair."""
-        if (t, base) not in self._known:
-            self._known[t, base] = self._bases[t].T @ self._bases[base]
-        return self._known[t, base]
+        """Return basis_t^T basis_b."""
+        if (t, base) not in self._products:
+            self._products[t, base] = self._bases[t].T @ self._bases[base]
+        return self._products[t, base]
+
+    def gap(self, t: int, base: int) -> Tensor:
+        """Return basis_b^T (1 - P_t P_t^T) basis_b: how far vectors of the one space are from the other."""
+        if (t, base) not in self._gaps:
+            product = self(t, base)
+            self._gaps[t, base] = torch.eye(product.shape[1], dtype=product.dtype) - product.T @ product
+        return self._gaps[t, base]
 
 
 def unmoved(trail: Trail, where: Where, meetings: Meetings, n: int, base: int) -> Tensor:
@@ -88,7 +96,7 @@ def moved(trail: Trail, where: Where, meetings: Meetings, n: int, predicted: Map
         if t == base or away[t] > limit:
             continue
         move, meeting = h - predicted[base], meetings(t, base)
-        matrix += torch.eye(size, dtype=matrix.dtype) - meeting.T @ meeting
+        matrix += meetings.gap(t, base)
         right -= left.T @ move - meeting.T @ (trail.stops[t].factors.left.T @ move)
     # Weakly tied to the estimate: the meetings may leave a direction open
     tie = 1e-6 * float(matrix.diagonal().mean()) + torch.finfo(torch.float64).tiny

@@ -12,6 +12,7 @@ from torch import Tensor
 from attacker.exact.moving.correct import Meetings, Where, moved, outside, unmoved
 from attacker.exact.moving.lengths import take_apart
 from attacker.exact.moving.trail import Trail
+from attacker.exact.threads import one_thread
 from attacker.inversion import InversionOptions
 from attacker.inversion.attempt import Chunk, Problem
 from attacker.inversion.invert import chunk_size
@@ -63,6 +64,7 @@ class Follower:
         self._x = torch.full((count, *shape), torch.nan)
         self._residual = torch.full((count,), torch.inf)
         self._changed = torch.zeros(count, dtype=torch.bool)
+        self._moved: dict[int, Tensor] = {}
         self._h = [
             stop.factors.left.new_full((len(stop.batch), len(stop.factors.left)), torch.nan) for stop in trail.stops
         ]
@@ -126,16 +128,21 @@ class Follower:
 
     def _correct(self) -> Tensor:
         """Return better targets: all rounds of a sample together, the moves between them as the estimate has them."""
+        changed = self._changed.clone()
         predicted = self._predicted()
         targets = self._unknown()
+        with one_thread():  # thousands of products of small matrices
+            for n in changed.nonzero()[:, 0].tolist():
+                own = {r: predicted[r][self._place_of[n, r]] for r in self._where.rounds[n]}
+                if bool(own[self._where.base[n]][0].isfinite()):
+                    self._moved[n] = moved(self._trail, self._where, self._meetings, n, own)
         for t, members in self._groups.items():
             stop = self._trail.stops[t]
             h = predicted[t] @ stop.factors.left @ stop.factors.left.T
             at = _places(stop.batch, members)
             for place, n in zip(at.tolist(), members.tolist(), strict=True):
-                own = {r: predicted[r][self._place_of[n, r]] for r in self._where.rounds[n]}
-                if bool(own[t][0].isfinite()):
-                    h[place] = moved(self._trail, self._where, self._meetings, n, own)
+                if n in self._moved:
+                    h[place] = self._moved[n]
             size = h.norm(dim=1)
             directions = (h / size[:, None]).nan_to_num(0.0)
             lengths, _ = take_apart(stop.factors, directions)

@@ -1,0 +1,1 @@
+"""What the `cafe` command can do, a module for each group of commands; torch is imported when one runs."""

@@ -1,0 +1,59 @@
+"""Options that several commands share, and how they are checked."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vfl.config import RunConfig
+from vfl.errors import UserError
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="FILE", help="The run's YAML file; see configs/.")]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the file, as in data.samples=60."),
+]
+Out = Annotated[Path | None, typer.Option("--out", help="The folder for the results; runs/NAME by default.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print summary.json on standard output, and nothing else there.")]
+Tls = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="A folder with ca.pem and this party's .pem and .key: mutual TLS.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Let plain text leave this machine.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last checkpoint in --out (federation.checkpoint_every).")
+]
+Ui = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run as it goes on (docs/ui.md).")]
+UiListen = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="Where the page is served; beyond this machine it wants a token.")
+]
+UI_LISTEN = "127.0.0.1:8080"
+
+REJOIN_SECONDS = 60.0
+"""How long `cafe serve` waits for a lost worker, and `cafe work` tries to come back, if the config does not say."""
+
+
+def results_folder(out: Path | None, file: Path) -> Path:
+    """Return the folder for results, which is named after the file unless told; it is made, and can be written to."""
+    folder = out or Path("runs") / file.stem
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder}: the folder cannot be made: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"--out {folder}: the folder cannot be written to")
+    return folder
+
+
+def check_worker(worker: int, config: RunConfig) -> None:
+    """Refuse the number of a worker that the federation has not."""
+    if worker >= config.federation.workers:
+        raise UserError(f"--id {worker}: the workers of this federation are 0 to {config.federation.workers - 1}")
+
+
+def check_address(text: str, option: str) -> None:
+    """Refuse what is no address."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise UserError(f"{option} {text}: expected HOST:PORT, for example 192.0.2.10:7000")

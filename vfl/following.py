@@ -1,0 +1,42 @@
+"""A thread that looks at something again and again, for as long as a block lasts."""
+
+import threading
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+LOOK_EVERY_SECONDS = 0.25
+
+
+class Following(ABC):
+    """Calls `look` four times a second beside the block, once more at its end, and then `close`."""
+
+    def __init__(self) -> None:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    @abstractmethod
+    def look(self) -> None:
+        """See what is new."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of what was looked at."""
+
+    def _follow(self) -> None:
+        try:
+            while not self._over.wait(LOOK_EVERY_SECONDS):
+                self.look()
+            self.look()
+        finally:
+            self.close()
