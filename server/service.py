@@ -26,6 +26,11 @@ from vfl.limits import plain
 from vfl.tls import ImpostorError, check_caller
 
 
+NO_FAULT = (grpc.StatusCode.ABORTED, grpc.StatusCode.DATA_LOSS)
+"""Refused uploads after which a worker that leaves is waited for: of a round begun anew, and those cut short, as that
+of a worker which is killed is. One that is alive and sends too little hears of it, and says itself that it leaves."""
+
+
 class Run(Protocol):
     """What the service needs of the run that it serves."""
 
@@ -78,7 +83,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
             async with member.uploading:
                 return await self._receive(member, first, request_iterator)
         except RefusedError as refused:
-            if member is not None and refused.code != grpc.StatusCode.ABORTED:
+            if member is not None and refused.code not in NO_FAULT:
                 member.refusal = refused.reason
             await context.abort(refused.code, refused.reason)
             raise AssertionError("abort raises") from None
@@ -140,7 +145,7 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
                 grpc.StatusCode.FAILED_PRECONDITION, f"worker {member.worker} uploaded for round {header.round}, {on}"
             )
         limit = inbox.check_header(header)
-        received = first.ByteSize()
+        received, cut_short = first.ByteSize(), False
         try:
             assembler = Assembler(header.gradients, limit)
             async for part in parts:
@@ -148,10 +153,11 @@ class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
                     raise CodecError("only chunks follow the header")
                 assembler.add(part.offset, part.data)
                 received += part.size
+            cut_short = not assembler.complete
             gradients = assembler.finish()
         except CodecError as error:
             raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
+                grpc.StatusCode.DATA_LOSS if cut_short else grpc.StatusCode.INVALID_ARGUMENT,
                 f"the upload of worker {member.worker} for round {header.round} is broken: {error}",
             ) from None
         loss = header.loss if header.HasField("loss") else None

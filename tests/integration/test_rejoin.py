@@ -12,8 +12,9 @@ from functools import partial
 
 import grpc
 import pytest
+import torch
 
-from protos.coordinator_pb2 import Trouble
+from protos.coordinator_pb2 import Trouble, UploadPart
 from tests.integration.command_support import cafe
 from tests.integration.federation_support import Federation, assert_same_numbers
 from tests.integration.protocol_support import RawCoordinator, RawWorker, finish, join_request, refused
@@ -244,6 +245,22 @@ def test_generations_are_counted_from_the_start(patient):
         number = first.next_round().round
     assert number == 1
     finish(patient, [first, second])
+
+
+def test_a_worker_that_is_lost_in_the_middle_of_an_upload_is_waited_for(patient):
+    first, second = both(patient)
+    gradients = {name: torch.zeros_like(p) for name, p in second.parameters.items()}
+    # what the coordinator sees of one that is killed then: the chunks end, and so do the orders
+    code, words = refused(
+        lambda: patient.stub.Upload(iter([UploadPart(header=second.header(1, gradients))]), timeout=30)
+    )
+    assert (code, "end after 0 of the 96 bytes" in words) == (grpc.StatusCode.DATA_LOSS, True)
+    second.orders.cancel()
+    time.sleep(0.5)
+    again = RawWorker(patient, 1)
+    assert [worker.next_round().round for worker in (first, again)] == [2, 1]
+    assert first.next_round().round == 1
+    finish(patient, [first, again])
 
 
 def test_whoever_comes_back_with_other_data_is_refused(patient):
