@@ -25,7 +25,6 @@ from server.membership import Member, Membership, RefusedError
 from vfl.limits import plain
 from vfl.tls import ImpostorError, check_caller
 
-
 NO_FAULT = (grpc.StatusCode.ABORTED, grpc.StatusCode.DATA_LOSS)
 """Refused uploads after which a worker that leaves is waited for: of a round begun anew, and those cut short, as that
 of a worker which is killed is. One that is alive and sends too little hears of it, and says itself that it leaves."""

@@ -1,16 +1,18 @@
 """The direction of each sample's h: every cell's subspace, taken apart and given to its samples."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from attacker.exact.cells import Cell
-from attacker.exact.cone import separate
+from attacker.exact.cells import Cell, cells_by_round
+from attacker.exact.cone import separate_all
 from attacker.exact.factors import Factors
 from attacker.exact.outputs_side import cell_subspaces_by_outputs
-from attacker.exact.sparse import complete, is_sample
+from attacker.exact.sparse import are_samples, complete
 from attacker.exact.subspaces import Side, cell_subspaces, inputs_side, sharpen
 
 SAME = 5e-5
@@ -37,31 +39,55 @@ def find_directions(cells: Sequence[Cell], factors: Sequence[Factors], samples: 
     # The h side where it has room: it is the roomier one, and what it finds is h itself
     by_inputs = 2 * largest <= len(factors[0].left) or all(len(cell.rounds) == 1 for cell in cells)
     subspaces = cell_subspaces(cells, sides) if by_inputs else cell_subspaces_by_outputs(cells, factors)
-    found: list[Tensor] = []
+    rays = cell_rays(cells, subspaces, sides)
+    vectors = torch.cat(rays, dim=1) if rays else torch.zeros(0, 0, dtype=torch.float64)
+    places = _places([own.shape[1] for own in rays])
+    del rays, subspaces  # as large as the vectors, which hold all of it now
+    sharpen(vectors, _by_round(cells, places, len(sides)), sides)
     of = torch.full((samples,), -1)
-    count = 0
-    for cell, subspace in zip(cells, subspaces, strict=True):
-        rays = cell_rays(subspace, [sides[t] for t in cell.rounds])
-        slots = _share_out(rays, cell, sides)
+    for cell, place in zip(cells, places, strict=True):
+        slots = _share_out(vectors[:, place.start : place.stop], cell, sides)
         for sample, slot in zip(cell.samples, slots, strict=True):
-            of[sample] = count + slot if slot >= 0 else -1
-        found.append(rays)
-        count += rays.shape[1]
-    vectors = torch.cat(found, dim=1) if found else torch.zeros(0, 0, dtype=torch.float64)
+            of[sample] = place.start + slot if slot >= 0 else -1
     return merge(Directions(vectors, of))
 
 
-def cell_rays(subspace: Tensor, sides: Sequence[Side]) -> Tensor:
-    """Return the unit vectors (inputs, k) of the samples that span a subspace; none where they do not separate."""
-    if subspace.shape[1] == 0:
-        return subspace
-    # The error of the whole subspace, spread over its entries: what a zero looks like
+def cell_rays(cells: Sequence[Cell], subspaces: Sequence[Tensor], sides: Sequence[Side]) -> list[Tensor]:
+    """Return each cell's unit vectors (inputs, k), of the samples that span its subspace; none if they do not part."""
+    noises = [_noise(own, [sides[t] for t in cell.rounds]) for cell, own in zip(cells, subspaces, strict=True)]
+    found = separate_all(subspaces, noises)
+    return [_checked(*one) for one in zip(subspaces, found, noises, strict=True)]
+
+
+def _noise(subspace: Tensor, sides: Sequence[Side]) -> float:
+    """Return what a zero looks like where several samples are to be told apart by theirs."""
+    if subspace.shape[1] < 2:
+        return 0.0
+    # The error of the whole subspace, spread over its entries
     blur = min(float(side.blur(side.basis.T @ subspace).norm()) for side in sides)
-    noise = blur / len(subspace) ** 0.5
-    rays = separate(subspace, noise)
-    if rays is None or not all(is_sample(subspace, rays[:, a], noise) for a in range(rays.shape[1])):
-        rays = complete(subspace, rays, noise) if subspace.shape[1] > 1 else rays
-    return sharpen(rays, sides) if rays is not None else subspace[:, :0]
+    return blur / math.sqrt(len(subspace))
+
+
+def _checked(subspace: Tensor, rays: Tensor | None, noise: float) -> Tensor:
+    """Return rays that are samples', as far as such are found."""
+    several = subspace.shape[1] > 1
+    if several and (rays is None or not bool(are_samples(subspace, rays, noise).all())):
+        rays = complete(subspace, rays, noise)
+    return rays if rays is not None else subspace[:, :0]
+
+
+def _places(widths: Sequence[int]) -> list[range]:
+    """Return where in one row of vectors those of each cell are, which has so many."""
+    ends = list(accumulate(widths))
+    return [range(end - width, end) for end, width in zip(ends, widths, strict=True)]
+
+
+def _by_round(cells: Sequence[Cell], places: Sequence[range], rounds: int) -> list[Tensor]:
+    """Return for each round the numbers of the vectors that take part in it."""
+    return [
+        torch.tensor([number for position in members for number in places[position]], dtype=torch.long)
+        for members in cells_by_round(cells, rounds)
+    ]
 
 
 def merge(directions: Directions) -> Directions:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attacker.exact.cells import Cell
 from attacker.exact.factors import Factors
-from attacker.exact.subspaces import common, inputs_side, outputs_side
+from attacker.exact.subspaces import cell_subspaces, inputs_side, outputs_side
 from vfl.errors import UserError
 
 
@@ -36,8 +37,8 @@ def _shared(own: Sequence[Factors], first_epoch: int) -> Tensor:
     """Return how many samples each batch of the first epoch shares with each of the second."""
     inputs, outputs = len(own[0].left), len(own[0].right)
     sides = [inputs_side(one) if inputs >= outputs else outputs_side(one) for one in own]
-    before, after = sides[:first_epoch], sides[first_epoch:]
-    return torch.tensor([[common([a, b]).shape[1] for b in after] for a in before])
+    pairs = [Cell((), (a, b)) for a in range(first_epoch) for b in range(first_epoch, len(sides))]
+    return torch.tensor([own.shape[1] for own in cell_subspaces(pairs, sides)]).reshape(first_epoch, -1)
 
 
 def _misfit(counts: Tensor, sizes: Sequence[int], first_epoch: int) -> int:

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from attacker.exact.cone import ROW_OVER_NOISE, sharpen_zeros
 
@@ -12,14 +13,14 @@ PROGRAMS = 6
 """Linear programs tried per vector that is missing."""
 
 
-def is_sample(basis: Tensor, vector: Tensor, noise: float) -> bool:
-    """Tell whether a unit vector of the subspace is non-negative and zero more often than a mixture can be."""
-    if float(vector.clamp_max(0).norm()) > NEGATIVE:
-        return False
-    alive = basis.norm(dim=1) > ROW_OVER_NOISE * noise
-    zeros = alive & (vector.abs() < 20 * noise + 1e-6)
+def are_samples(basis: Tensor, vectors: Tensor, noise: float) -> Tensor:
+    """Tell which unit vectors (space, n) of the subspace are non-negative and zero more often than a mixture can be."""
+    alive = vector_norm(basis, dim=1) > ROW_OVER_NOISE * noise
+    zeros = alive[:, None] & (vectors.abs() < 20 * noise + 1e-6)
     # Any vertex of the cone has k - 1 zeros. A sample has its ReLU's, in every direction of what it is orthogonal to
-    return int(zeros.sum()) >= 3 * basis.shape[1]
+    often = zeros.sum(dim=0) >= 3 * basis.shape[1]
+    found: Tensor = often & (vector_norm(vectors.clamp_max(0), dim=0) <= NEGATIVE)
+    return found
 
 
 def complete(basis: Tensor, vectors: Tensor | None, noise: float) -> Tensor | None:
@@ -29,10 +30,10 @@ def complete(basis: Tensor, vectors: Tensor | None, noise: float) -> Tensor | No
     sum: a vertex of the cone. Coordinates where all known samples are zero come first: only missing ones are active.
     """
     k = basis.shape[1]
-    given = [] if vectors is None else [vectors[:, a] for a in range(k)]
+    given = [] if vectors is None else list(vectors.unbind(dim=1))
     known: list[Tensor] = []
     for vector in given:
-        if is_sample(basis, vector, noise) and _is_new(vector, known):
+        if _is_sample(basis, vector, noise) and _is_new(vector, known):
             known.append(vector)
     length = basis.norm(dim=1)
     rows = basis[length > ROW_OVER_NOISE * noise]
@@ -50,8 +51,8 @@ def complete(basis: Tensor, vectors: Tensor | None, noise: float) -> Tensor | No
         vertex = _vertex(rows, basis[at])
         if vertex is None:
             continue
-        vector = sharpen_zeros(basis, basis @ vertex, noise)
-        if is_sample(basis, vector, noise) and _is_new(vector, known):
+        vector = sharpen_zeros(basis[None], (basis @ vertex)[None, None], torch.tensor([noise]).double())[0, 0]
+        if _is_sample(basis, vector, noise) and _is_new(vector, known):
             known.append(vector)
     if len(known) == k:
         return torch.stack(known, dim=1)
@@ -77,6 +78,10 @@ def _vertex(rows: Tensor, row: Tensor) -> Tensor | None:
         return None
     found: Tensor = torch.from_numpy(program.x.copy())
     return found
+
+
+def _is_sample(basis: Tensor, vector: Tensor, noise: float) -> bool:
+    return bool(are_samples(basis, vector[:, None], noise))
 
 
 def _is_new(vector: Tensor, known: list[Tensor]) -> bool:
