@@ -69,6 +69,8 @@ class Shelf:
         self._free = set(range(SLOTS))
         self._unread: deque[int | None] = deque()
         self._version = 0
+        self._needed = 0
+        """Bytes that the last round would have taken in a slot."""
 
     @property
     def unread(self) -> int:
@@ -78,7 +80,7 @@ class Shelf:
     @property
     def has_room(self) -> bool:
         """Whether another round can be put: in a slot, or on a disk that is not about to be full."""
-        if self._free or self._places.recorded:
+        if self._places.recorded or self._usable() is not None:
             return True
         return shutil.disk_usage(self._places.transcript.parent).free > RESERVE
 
@@ -111,17 +113,20 @@ class Shelf:
             self._free.add(slot)
 
     def _slot(self, observation: Observation) -> int | None:
-        """Take the first free slot, as it is the likeliest to have its memory already."""
-        if not self._free:
-            return None
-        slot = min(self._free)
-        if not self._places.recorded and not _slot_file(self._places.slots, slot).exists():
-            seen = observation.uploads or (observation.gradients,)
-            needed = 2 * (sum(map(_size, seen)) + _size(observation.parameters))
-            if shutil.disk_usage(self._places.slots).free < needed:
-                return None
-        self._free.remove(slot)
+        """Take a slot, if there is one."""
+        seen = observation.uploads or (observation.gradients,)
+        self._needed = 2 * (sum(map(_size, seen)) + _size(observation.parameters))
+        slot = self._usable()
+        if slot is not None:
+            self._free.remove(slot)
         return slot
+
+    def _usable(self) -> int | None:
+        """Return the first free slot, the likeliest to have its memory already; None without one that has room."""
+        slot = min(self._free, default=None)
+        if slot is None or self._places.recorded or _slot_file(self._places.slots, slot).exists():
+            return slot
+        return slot if shutil.disk_usage(self._places.slots).free >= self._needed else None
 
 
 def _slot_file(folder: Path, slot: int) -> Path:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attacker.exact.cells import Cell, cells_of
-from attacker.exact.certificate import certify
+from attacker.exact.certificate import UNSURE, certify
 from attacker.exact.choice import Choice
 from attacker.exact.collect import Rounds
 from attacker.exact.completion import ALL_OUTPUTS, MOST_TURNS, complete
@@ -27,6 +27,9 @@ from attacker.least_squares import leaks, pseudo_inverse, representations
 from vfl.errors import UserError
 from vfl.models.whole import known_model
 from vfl.observation import ModelTensors, Observation, Setting
+
+FEW = 0.02
+"""The share of all slices that may stay together without rounds after a warm-up being looked at: that takes longer."""
 
 
 class ExactAttack:
@@ -59,7 +62,7 @@ class ExactAttack:
                 return
             if not self._relinks or len(self._rounds.batches) < 2 * self._per_epoch:
                 self._rounds.add(observation)
-            if self._trails and self._rounds.twice:
+            if self._trails and self._rounds.twice and self._rounds.parted:
                 self._trails = None  # a warm-up: its frozen rounds tell everything
 
     @property
@@ -76,14 +79,23 @@ class ExactAttack:
         """Steps I and II, then III."""
         if self._parameters is None:
             raise UserError("attack exact: no round was observed")
-        if self._trails:
-            if self._inversion is None and not all(layer.sees_data for layer in self._choice.layers):
-                raise UserError(
-                    "attack exact with step_three false: the parameters moved, and step III is how it follows"
-                )
-            return recover_moving(
-                self._setting, self._choice, self._trails, self._inversion or InversionOptions(), progress
-            )
+        if self._trails and not self._rounds.twice:
+            return self._followed(self._trails, progress)
+        frozen = self._from_frozen(progress)
+        if not self._trails or not self._trails.enough or not _leaves_cells(frozen):
+            return frozen
+        # A warm-up that leaves samples together which nothing parts: what came after it may
+        return max(frozen, self._followed(self._trails, progress), key=_certified)
+
+    def _followed(self, trails: Trails, progress: Progress) -> Recovery:
+        """Recover from rounds with different parameters."""
+        if self._inversion is None and not all(layer.sees_data for layer in self._choice.layers):
+            raise UserError("attack exact with step_three false: the parameters moved, and step III is how it follows")
+        return recover_moving(self._setting, self._choice, trails, self._inversion or InversionOptions(), progress)
+
+    def _from_frozen(self, progress: Progress) -> Recovery:
+        """Recover from the rounds with the first parameters."""
+        assert self._parameters is not None
         if self._relinks and len(self._rounds.batches) == 2 * self._per_epoch:
             with one_thread():
                 self._rounds.batches = relink(self._rounds.factors, self._per_epoch)
@@ -242,3 +254,17 @@ class ExactAttack:
                 f"attack exact: {len(once)} of {self._setting.samples} samples were drawn only once (sample {once[0]} "
                 f"for one) and each must be in two batches; more rounds are needed"
             )
+
+
+def _certified(recovery: Recovery) -> int:
+    """Return how many slices explain their gradients."""
+    assert recovery.certificates is not None
+    return int((recovery.certificates <= UNSURE).sum())
+
+
+def _leaves_cells(recovery: Recovery) -> bool:
+    """Tell whether more than a few slices of samples that no batch parts are unknown or unsure."""
+    assert recovery.certificates is not None
+    together = [sample for cell in recovery.cells for sample in cell]
+    unsure = ~(recovery.certificates[together] <= UNSURE)
+    return int(unsure.sum()) > FEW * recovery.certificates.numel()

@@ -48,6 +48,11 @@ class Rounds:
         """Whether every sample was drawn at least twice."""
         return bool((self._drawn >= 2).all())
 
+    @property
+    def parted(self) -> bool:
+        """Whether no two samples were together in all their batches."""
+        return self._cells == len(self._drawn)
+
     def add(self, observation: Observation) -> None:
         """Keep what a round adds."""
         batch = observation.indices

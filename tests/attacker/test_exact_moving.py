@@ -1,11 +1,13 @@
 """`exact` while the model trains: rounds with parameters of their own."""
 
+from itertools import islice
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from attacker.exact.certificate import UNSURE
 from attacker.exact.factors import factorize
 from attacker.exact.moving.lengths import take_apart
 from attacker.interface import Recovery, attacks, silent
@@ -89,6 +91,65 @@ def test_two_frozen_epochs_of_a_warm_up_are_enough_and_later_rounds_are_not_used
     alone[[n for cell in recovery.cells for n in cell]] = False  # within a cell the order is arbitrary
     assert int(alone.sum()) >= 12
     assert float(psnr(recovery, setting, x)[alone].min()) > 60
+
+
+def test_a_warm_up_that_leaves_samples_together_is_no_protection_either() -> None:
+    setting = setting_for("mlp", samples=24, epochs=6)  # its layer sees the data: nothing parts a cell of two
+    recovery, x, _ = attacked(setting, TrainingConfig(lr=0.1, schedule=RateSchedule(frozen_epochs=2)))
+    assert recovery.ledger is not None
+    assert recovery.ledger.versions > 1
+    assert float(psnr(recovery, setting, x).min()) > 60
+
+
+@pytest.mark.parametrize("model", ["mlp", "cafe_cnn"])
+def test_a_run_that_ends_early_is_as_one_that_was_planned_so(model: str) -> None:
+    planned, longer = (setting_for(model, samples=16, epochs=epochs) for epochs in (4, 12))
+    x, y = smooth_images(16)
+    found = []
+    for setting in (planned, longer):
+        attack = attacks.build(PluginSection(name="exact")).start(setting)
+        for observation in islice(observations(longer, x, y, TrainingConfig(lr=0.1)), planned.rounds):
+            attack.observe(observation)
+        found.append(attack.recover(silent))
+    first, second = found
+    assert first.labels is not None
+    assert float((first.labels == y).float().mean()) >= 0.9
+    assert torch.equal(first.labels, second.labels)
+    assert all(map(torch.equal, first.slices, second.slices))
+
+
+def test_a_snapshot_before_all_were_drawn_is_a_sentence() -> None:
+    setting = setting_for("mlp", samples=24, epochs=6)
+    attack = attacks.build(PluginSection(name="exact")).start(setting)
+    for observation in islice(observations(setting, *smooth_images(24), TrainingConfig(lr=0.1)), 3):
+        attack.observe(observation)
+    with pytest.raises(UserError, match=r"24 of 24 samples .* were in fewer than 3 of the 3 rounds"):
+        attack.recover(silent)
+
+
+def test_what_is_wrong_has_no_good_certificate() -> None:
+    setting = setting_for("mlp", samples=8, epochs=3)  # so few rounds that some samples share them all
+    recovery, x, _ = attacked(setting, TrainingConfig(lr=0.1))
+    assert recovery.slices is not None
+    assert recovery.certificates is not None
+    assert recovery.cells
+    error = torch.stack(
+        [(own - box.cut(x)).flatten(1).abs().amax(1) for own, box in zip(recovery.slices, setting.boxes, strict=True)],
+        dim=1,
+    )
+    sure = recovery.certificates <= UNSURE
+    assert bool(sure.any())
+    assert float(error[sure].max()) < 0.02
+
+
+def test_samples_without_a_direction_of_their_own_do_not_spoil_the_lengths_of_others() -> None:
+    random = torch.Generator().manual_seed(2)
+    h = torch.rand(6, 40, generator=random, dtype=torch.float64)
+    v = torch.randn(6, 30, generator=random, dtype=torch.float64)
+    directions = h / h.norm(dim=1, keepdim=True)
+    directions[5] = directions[4]
+    lengths, _ = take_apart(factorize(v.T @ h / 6, v.mean(0), 6), directions)
+    assert torch.allclose(lengths[:4], h.norm(dim=1)[:4])
 
 
 def test_a_batch_comes_apart_into_lengths_and_v() -> None:

@@ -106,6 +106,16 @@ def test_when_the_disk_is_full_rounds_wait_for_the_attack(tmp_path, monkeypatch)
         assert beside.queue == Queue(spilled=0, longest=SLOTS)
 
 
+def test_when_memory_and_disk_are_full_rounds_wait_for_the_attack(tmp_path, monkeypatch):
+    monkeypatch.setattr("server.shelf.shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    with Beside(tmp_path, seconds=0.05) as beside:
+        beside.start()
+        beside.show()
+        recovery = beside.aside.recover(silent)
+        assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
+        assert beside.queue == Queue(spilled=ROUNDS, longest=1)  # on what is left of the disk, one at a time
+
+
 @pytest.mark.parametrize("full", [True, False])
 def test_without_room_in_memory_rounds_wait_on_disk(tmp_path, monkeypatch, full):
     if full:

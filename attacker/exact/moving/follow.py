@@ -9,8 +9,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from attacker.exact.factors import Factors
 from attacker.exact.moving.correct import Meetings, Where, moved, outside, unmoved
-from attacker.exact.moving.lengths import take_apart
+from attacker.exact.moving.lengths import misfit, take_apart
 from attacker.exact.moving.trail import Trail
 from attacker.exact.threads import one_thread
 from attacker.inversion import InversionOptions
@@ -39,8 +40,8 @@ class Followed:
 
     x: Tensor
     """(samples, *shape), NaN where nothing leaked."""
-    outside: Tensor
-    """(samples,): the median share of h(x) outside of the spaces of its rounds, each with its own parameters."""
+    unexplained: Tensor
+    """(samples,): over its rounds, each with its own parameters, the median of how badly h(x) fits their gradients."""
 
 
 class Follower:
@@ -96,7 +97,7 @@ class Follower:
         self._improve(targets, known, None, quick)
         self._round(known)
         progress(ITERATIONS + 1, ITERATIONS + 1)
-        return Followed(self._x, self._outside())
+        return Followed(self._x, self._unexplained())
 
     def _round(self, known: Tensor) -> None:
         """Give pixels the values that they can have where all rounds together are then explained better."""
@@ -187,10 +188,18 @@ class Follower:
 
     def _outside(self) -> Tensor:
         """Return for each sample the median share of its h outside of its rounds' spaces; NaN where there is none."""
-        stops = self._trail.stops
-        shares = [outside(stop.factors, h) for stop, h in zip(stops, self._predicted(), strict=True)]
+        return self._medians(outside)
+
+    def _unexplained(self) -> Tensor:
+        """Return the same, or by how much its h is too long or too short for its rounds' biases where that is more."""
+        with one_thread():
+            return self._medians(misfit)
+
+    def _medians(self, judge: Callable[[Factors, Tensor], Tensor]) -> Tensor:
+        """Return for each sample the median over its rounds of how far its h is from the round's gradient."""
+        judged = [judge(stop.factors, h) for stop, h in zip(self._trail.stops, self._predicted(), strict=True)]
         medians = [
-            torch.stack([shares[t][self._place_of[n, t]] for t in rounds]).median()
+            torch.stack([judged[t][self._place_of[n, t]] for t in rounds]).median()
             for n, rounds in enumerate(self._where.rounds)
         ]
         return torch.stack(medians)

@@ -14,7 +14,7 @@ from attacker.exact.labels import join_workers
 from attacker.exact.moving.correct import Where
 from attacker.exact.moving.follow import Followed, Follower
 from attacker.exact.moving.lengths import take_apart
-from attacker.exact.moving.trail import Trails
+from attacker.exact.moving.trail import LEAST, Trails
 from attacker.exact.solve import Solved
 from attacker.exact.tails import bypassed
 from attacker.exact.threads import one_thread
@@ -30,8 +30,8 @@ def recover_moving(
     setting: Setting, choice: Choice, trails: Trails, options: InversionOptions, progress: Progress
 ) -> Recovery:
     """Follow every worker's samples, then read the labels off the rounds that they were recovered from."""
+    _check(trails, setting)
     where = Where.of(trails.batches, setting.samples, trails.middle)
-    _check(where, setting, len(trails.batches))
     together = tuple(c.samples for c in cells_of(trails.batches, setting.samples) if len(c.samples) > 1)
     followed: list[Followed] = []
     for worker, (trail, layer, box) in enumerate(zip(trails.workers, choice.layers, setting.boxes, strict=True)):
@@ -44,7 +44,9 @@ def recover_moving(
         share(progress, lambda: unfinished(setting, [own.x for own in followed], together))
     known = setting.labels
     labels = _labels(setting, choice, trails, where, followed) if known is None else torch.tensor(known)
-    certificates = torch.stack([own.outside for own in followed], dim=1)
+    certificates = torch.stack([own.unexplained for own in followed], dim=1)
+    for cell in together:  # what they have in common was found, and no round tells what of it is whose
+        certificates[list(cell)] = certificates[list(cell)].clamp_min(1.0)
     return Recovery(
         slices=tuple(own.x for own in followed),
         labels=labels,
@@ -56,12 +58,12 @@ def recover_moving(
     )
 
 
-def _check(where: Where, setting: Setting, rounds: int) -> None:
-    few = [n for n, own in enumerate(where.rounds) if len(own) < 3]
+def _check(trails: Trails, setting: Setting) -> None:
+    few = (trails.drawn < LEAST).nonzero()[:, 0].tolist()
     if few:
         raise UserError(
             f"attack exact while parameters move: {len(few)} of {setting.samples} samples (sample {few[0]} for one) "
-            f"were in fewer than 3 of the {rounds} rounds; more epochs are needed"
+            f"were in fewer than {LEAST} of the {len(trails.batches)} rounds; more epochs are needed"
         )
 
 

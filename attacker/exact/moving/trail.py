@@ -12,6 +12,8 @@ from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import ModelTensors, Observation, Setting, Tensors
 
+LEAST = 3
+"""Rounds that a sample must have been in: two of them share other samples too."""
 EPOCHS = 10
 """Epochs that are kept at most: each sample is then in so many batches."""
 
@@ -47,23 +49,41 @@ class Trail:
 
 
 class Trails:
-    """All workers' rounds, and the whole parameters of the epoch in the middle."""
+    """All workers' rounds, and the whole parameters of those in the middle."""
 
     def __init__(self, setting: Setting, choice: Choice) -> None:
         bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-        self._choice = choice
+        self._choice, self._samples = choice, setting.samples
         self._before = [
             _before(bottom, layer.name, box.shape)
             for bottom, layer, box in zip(bottoms, choice.layers, setting.boxes, strict=True)
         ]
         self.workers = [Trail(bottom, layer.name) for bottom, layer in zip(bottoms, choice.layers, strict=True)]
         self._per_epoch = -(-setting.samples // setting.batch_size)
-        middle = min(EPOCHS, setting.rounds // self._per_epoch) // 2
-        self.middle = range(middle * self._per_epoch, (middle + 1) * self._per_epoch)
-        """The rounds that every sample is recovered from: half way, so that h has moved least from there."""
+        self._last_middle = self._middle_of(setting.rounds)
         self.whole: dict[int, ModelTensors] = {}
+        """The parameters of the rounds in the middle, and of those that will be there if more rounds come."""
         self.numbers: list[int] = []
         self.versions: set[int] = set()
+
+    @property
+    def middle(self) -> range:
+        """Return the rounds that every sample is recovered from: half way, so that h has moved least from there."""
+        return self._middle_of(len(self.numbers))
+
+    @property
+    def drawn(self) -> Tensor:
+        """Return in how many of the rounds each sample was."""
+        return torch.bincount(torch.cat([torch.zeros(0, dtype=torch.long), *self.batches]), minlength=self._samples)
+
+    @property
+    def enough(self) -> bool:
+        """Whether every sample can be followed."""
+        return bool((self.drawn >= LEAST).all())
+
+    def _middle_of(self, rounds: int) -> range:
+        middle = min(EPOCHS, rounds // self._per_epoch) // 2
+        return range(middle * self._per_epoch, (middle + 1) * self._per_epoch)
 
     @property
     def batches(self) -> list[Tensor]:
@@ -86,8 +106,10 @@ class Trails:
             )
             before = {name: parameters[name].detach().cpu().clone() for name in names}
             trail.stops.append(Stop(observation.indices, factors, before))
-        if t in self.middle:
+        if t < self._last_middle.stop:  # a run may end before its planned end, and the middle with it
             self.whole[t] = observation.parameters
+        for past in [early for early in self.whole if early < self.middle.start]:
+            del self.whole[past]
 
 
 def _before(model: nn.Module, layer: str, shape: tuple[int, ...]) -> list[str]:
