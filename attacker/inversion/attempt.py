@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacker.inversion.objective import Objective
+from attacker.inversion.objective import Goal, Objective
 from attacker.inversion.options import InversionOptions
 from attacker.inversion.parallel import Tick
 from attacker.inversion.polish import polish
@@ -57,7 +57,7 @@ class Chunk:
 
 
 def attempt(
-    objective: Objective, best: Tensor, samples: Tensor, number: int, seed: int, options: InversionOptions, tick: Tick
+    objective: Goal, best: Tensor, samples: Tensor, number: int, seed: int, options: InversionOptions, tick: Tick
 ) -> tuple[Tensor, Tensor]:
     """Return data and residuals of attempt number 0, 1, …; `best` (samples, *shape) is what there is so far."""
     middle = best if repairs(number) else torch.full_like(best, 0.5)

@@ -1,12 +1,26 @@
 """How far the representations of a chunk of samples are from their targets."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from attacker.inversion.pooling import SoftenedPooling
 from vfl.models.layers import representation
+
+
+class Goal(Protocol):
+    """What a search and the way down need of a problem: errors of each sample, relative, and those of some samples."""
+
+    def rows(self, index: Tensor) -> "Goal":
+        """Return the same for some of the samples."""
+
+    def errors(self, x: Tensor, sharpness: float) -> Tensor:
+        """Return the errors (samples, …), differentiable, max-pooling's gradient softened."""
+
+    def residuals(self, x: Tensor) -> Tensor:
+        """Return how large each sample's are."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ busy machine; and a result cannot depend on how many cores there are.
 
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import closing
 from threading import Event
 from typing import TypeVar
 
@@ -47,3 +48,12 @@ def in_parallel(jobs: Sequence[Callable[[Tick], T]], threads: int) -> Generator[
         stop.set()
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(before)
+
+
+def in_order(looks: Generator[list[tuple[int, T]], None, None]) -> list[T]:
+    """Wait for all numbered results."""
+    found: dict[int, T] = {}
+    with closing(looks):
+        for ended in looks:
+            found.update(ended)
+    return [found[number] for number in sorted(found)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacker.inversion.objective import Objective
+from attacker.inversion.objective import Goal
 from attacker.inversion.options import InversionOptions
 
 SHARPNESS = 200.0
@@ -17,9 +17,7 @@ STUCK = 0.9
 """A sample whose residual fell by less than this factor since the last look but one is in a wrong basin."""
 
 
-def polish(
-    objective: Objective, x: Tensor, options: InversionOptions, tick: Callable[[], None]
-) -> tuple[Tensor, Tensor]:
+def polish(objective: Goal, x: Tensor, options: InversionOptions, tick: Callable[[], None]) -> tuple[Tensor, Tensor]:
     """Return x in [0, 1] at a minimum of each sample's residual, and that; finished and stuck samples are dropped."""
     best, residual = x.clamp(0, 1), torch.full((len(x),), torch.inf, device=x.device)
     index = torch.arange(len(x), device=x.device)
@@ -41,7 +39,7 @@ def polish(
     return best, residual
 
 
-def feasible(objective: Objective, x: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+def feasible(objective: Goal, x: Tensor, levels: int) -> tuple[Tensor, Tensor]:
     """Return x in [0, 1] and its residual: rounded to the values that a pixel can have where that explains h better."""
     x = x.clamp(0, 1)
     residual = objective.residuals(x)
@@ -65,7 +63,7 @@ class _State:
     history: tuple[tuple[Tensor, Tensor, Tensor], ...] = field(default=())
 
     @classmethod
-    def at(cls, objective: Objective, x: Tensor) -> "_State":
+    def at(cls, objective: Goal, x: Tensor) -> "_State":
         """Start with the step that is best along the gradient if h is linear: the scale of other models is unknown."""
         errors, loss, gradient = _evaluate(objective, x)
         small = 1e-2 / gradient.flatten(1).norm(dim=1).clamp_min(1e-20)
@@ -79,7 +77,7 @@ class _State:
         history = tuple((s[keep], y[keep], r[keep]) for s, y, r in self.history)
         return _State(self.x[keep], self.loss[keep], self.gradient[keep], self.size[keep], self.scale[keep], history)
 
-    def step(self, objective: Objective) -> "_State":
+    def step(self, objective: Goal) -> "_State":
         """Try a quasi-Newton step; a sample that it makes worse stays, but learns, and tries half of it next."""
         moved = -_wide(self.size, self.x) * self._direction()
         x = self.x + moved
@@ -119,7 +117,7 @@ class _State:
         return torch.where(_wide(downhill, q), q, _wide(self.scale, q) * self.gradient)
 
 
-def _evaluate(objective: Objective, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _evaluate(objective: Goal, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     x = x.detach().requires_grad_()
     errors = objective.errors(x, SHARPNESS)
     loss = errors.square().sum(1)

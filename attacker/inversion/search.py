@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacker.inversion.objective import Objective
+from attacker.inversion.objective import Goal
 
 BETAS = (0.7, 0.9)
 """Shorter memories than Adam's usual: the problem changes under it, and it takes tens of steps, not thousands."""
@@ -25,7 +25,7 @@ class Anneal:
     sharpness: float
 
 
-def search(objective: Objective, x: Tensor, anneal: Anneal, tick: Callable[[], None]) -> Tensor:
+def search(objective: Goal, x: Tensor, anneal: Anneal, tick: Callable[[], None]) -> Tensor:
     """Return where annealed Adam gets to from x."""
     mean, square = torch.zeros_like(x), torch.zeros_like(x)
     for step in range(anneal.steps):

@@ -9,8 +9,11 @@ from torch import Tensor
 
 from attacker.exact.certificate import UNSURE
 from attacker.exact.factors import factorize
+from attacker.exact.moving.correct import Where, outside
 from attacker.exact.moving.lengths import take_apart
+from attacker.exact.moving.match import Matching, match, rounds_to_match
 from attacker.interface import Recovery, attacks, silent
+from attacker.inversion import InversionOptions
 from attacker.witness import Witness
 from bench.one_process import observations
 from vfl.config import RateSchedule, TrainingConfig
@@ -150,6 +153,33 @@ def test_samples_without_a_direction_of_their_own_do_not_spoil_the_lengths_of_ot
     directions[5] = directions[4]
     lengths, _ = take_apart(factorize(v.T @ h / 6, v.mean(0), 6), directions)
     assert torch.allclose(lengths[:4], h.norm(dim=1)[:4])
+
+
+def test_data_that_nearly_fit_are_moved_until_they_explain_several_rounds() -> None:
+    setting = setting_for("cafe_cnn", samples=16, epochs=4)
+    x, y = smooth_images(16)
+    attack = attacks.build(PluginSection(name="exact")).start(setting)
+    for observation in observations(setting, x, y, TrainingConfig(optimizer="adam", lr=1e-3)):
+        attack.observe(observation)
+    trails = attack._trails  # what the circle of corrections would begin with
+    where = Where.of(trails.batches, 16, trails.middle)
+    truth = setting.boxes[0].cut(x)
+    noise = 0.05 * torch.randn(truth.shape, generator=torch.Generator().manual_seed(3))
+    trail = trails.workers[0]
+    away = [outside(stop.factors, trail.representations(t, truth[stop.batch])) for t, stop in enumerate(trail.stops)]
+    shares = {(int(n), t): float(away[t][at]) for t, stop in enumerate(trail.stops) for at, n in enumerate(stop.batch)}
+    rounds = [rounds_to_match(where, n, {t: shares[n, t] for t in where.rounds[n]}) for n in range(16)]
+    shown = [n for n in range(16) if max(shares[n, t] for t in rounds[n]) < 1e-5]  # not where v is nearly zero
+    assert len(shown) >= 8
+    samples, rounds = torch.tensor(shown), [rounds[n] for n in shown]
+    start, wanted = (truth + noise).clamp(0, 1)[samples], truth[samples]
+    goal = Matching.of(trail, rounds, wanted)
+    assert float(goal.residuals(wanted).max()) < 1e-5  # each round with its own parameters
+    assert float(goal.residuals(start).min()) > 1e-3
+    found = match(trail, rounds, samples, start, 0, InversionOptions(attempts=1))
+    error, before = ((one - wanted).flatten(1).square().mean(1).sqrt() for one in (found, start))
+    assert float(error.median()) < 0.1 * float(before.median())
+    assert bool((goal.residuals(found) < goal.residuals(start)).all())
 
 
 def test_a_batch_comes_apart_into_lengths_and_v() -> None:

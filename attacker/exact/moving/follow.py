@@ -1,7 +1,6 @@
 """One worker's data from rounds with different parameters: invert, predict how each h moved, correct, and again."""
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -12,12 +11,13 @@ from torch import Tensor
 from attacker.exact.factors import Factors
 from attacker.exact.moving.correct import Meetings, Where, moved, outside, unmoved
 from attacker.exact.moving.lengths import misfit, take_apart
+from attacker.exact.moving.match import match, rounds_to_match
 from attacker.exact.moving.trail import Trail
 from attacker.exact.threads import one_thread
 from attacker.inversion import InversionOptions
 from attacker.inversion.attempt import Chunk, Problem
 from attacker.inversion.invert import chunk_size
-from attacker.inversion.parallel import Tick, in_parallel
+from attacker.inversion.parallel import Tick, in_order, in_parallel
 from attacker.inversion.spread import spread
 from vfl.network import resolve_device
 
@@ -95,9 +95,28 @@ class Follower:
                 self._improve(targets, stuck, attempts, quick)
                 attempts += 1
         self._improve(targets, known, None, quick)
+        self._match(known)
         self._round(known)
         progress(ITERATIONS + 1, ITERATIONS + 1)
         return Followed(self._x, self._unexplained())
+
+    def _match(self, known: Tensor) -> None:
+        """Move the data of samples for which the circle did not close until they explain several rounds together."""
+        away = self._outside()
+        chosen = (known & (away > SETTLED) & (away < self._options.hopeless)).nonzero()[:, 0]
+        if self._sees_data or len(chosen) == 0:
+            return
+        shares = self._judged(outside)
+        rounds = [
+            rounds_to_match(self._where, n, {t: float(shares[t][self._place_of[n, t]]) for t in self._where.rounds[n]})
+            for n in chosen.tolist()
+        ]
+        before = self._x[chosen]
+        self._x[chosen] = match(self._trail, rounds, chosen, before, self._problem.seed, self._options)
+        self._changed[chosen] = True
+        worse = ~(self._outside()[chosen] < away[chosen])
+        self._x[chosen[worse]] = before[worse]
+        self._changed[chosen[worse]] = True
 
     def _round(self, known: Tensor) -> None:
         """Give pixels the values that they can have where all rounds together are then explained better."""
@@ -173,7 +192,7 @@ class Follower:
         if self._sees_data:
             done = [(self._as_data(targets[chosen]), torch.zeros(len(chosen))) for _, chosen in work]
         else:
-            done = _in_order(spread([self._part(t, targets, chosen, number, options) for t, chosen in work], options))
+            done = in_order(spread([self._part(t, targets, chosen, number, options) for t, chosen in work], options))
         for (_, chosen), (x, residual) in zip(work, done, strict=True):
             better = torch.full_like(residual, number is None, dtype=torch.bool) | ~(residual >= self._residual[chosen])
             self._x[chosen[better]], self._residual[chosen[better]] = x[better], residual[better]
@@ -197,12 +216,16 @@ class Follower:
 
     def _medians(self, judge: Callable[[Factors, Tensor], Tensor]) -> Tensor:
         """Return for each sample the median over its rounds of how far its h is from the round's gradient."""
-        judged = [judge(stop.factors, h) for stop, h in zip(self._trail.stops, self._predicted(), strict=True)]
+        judged = self._judged(judge)
         medians = [
             torch.stack([judged[t][self._place_of[n, t]] for t in rounds]).median()
             for n, rounds in enumerate(self._where.rounds)
         ]
         return torch.stack(medians)
+
+    def _judged(self, judge: Callable[[Factors, Tensor], Tensor]) -> list[Tensor]:
+        """Return for each round how far its batch's h are from its gradient."""
+        return [judge(stop.factors, h) for stop, h in zip(self._trail.stops, self._predicted(), strict=True)]
 
     def _unknown(self) -> Tensor:
         return torch.full((len(self._x), len(self._trail.stops[0].factors.left)), torch.nan, dtype=torch.float64)
@@ -222,16 +245,7 @@ def _represent(trail: Trail, t: int, x: Tensor, tick: Tick) -> Tensor:
 
 def _results(jobs: Sequence[Callable[[Tick], T]]) -> list[T]:
     """Run jobs on all cores; their results in order."""
-    return _in_order(in_parallel(jobs, torch.get_num_threads()))
-
-
-def _in_order(looks: Generator[list[tuple[int, T]], None, None]) -> list[T]:
-    """Wait for numbered results."""
-    found: dict[int, T] = {}
-    with closing(looks):
-        for ended in looks:
-            found.update(ended)
-    return [found[number] for number in sorted(found)]
+    return in_order(in_parallel(jobs, torch.get_num_threads()))
 
 
 def _places(batch: Tensor, members: Tensor) -> Tensor:

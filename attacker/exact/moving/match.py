@@ -1,0 +1,133 @@
+"""The end of the way: data moved until they explain the gradients of several rounds, each with its own parameters."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+from torch import Tensor, nn
+
+from attacker.exact.moving.correct import Where
+from attacker.exact.moving.trail import Trail
+from attacker.inversion import InversionOptions
+from attacker.inversion.attempt import attempt
+from attacker.inversion.parallel import Tick, in_order, in_parallel
+from attacker.inversion.polish import polish
+from attacker.inversion.pooling import SoftenedPooling
+from vfl.models.layers import representation
+
+ROUNDS, NEAR = 4, 6
+"""Rounds that are matched together, of so many nearest to the base: two share other samples too, these hardly any."""
+CHUNK = 128
+"""Samples worked on together: many, so that every round's parameters are used for several of them."""
+STEPS = 100
+SHORTEST = 0.5
+"""The share of its length at the start that h may fall to before that counts as an error."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """What is left of each sample's h outside of its rounds' gradients, relative to its length."""
+
+    trail: Trail
+    models: dict[int, nn.Module]
+    rounds: tuple[tuple[int, ...], ...]
+    lengths: Tensor
+    """(samples, rounds)."""
+
+    @classmethod
+    def of(cls, trail: Trail, rounds: Sequence[tuple[int, ...]], x: Tensor) -> "Matching":
+        """Match as many rounds for each sample, with the lengths that the data have so far."""
+        models = {t: trail.model_at(t) for t in sorted({t for own in rounds for t in own})}
+        start = cls(trail, models, tuple(rounds), torch.ones(len(rounds), len(rounds[0])))
+        with torch.no_grad():
+            return start._with(start._apart(x)[1].clamp_min(1e-20))
+
+    def rows(self, index: Tensor) -> "Matching":
+        """Return the same for some of the samples."""
+        rounds = tuple(self.rounds[n] for n in index.tolist())
+        return Matching(self.trail, self.models, rounds, self.lengths[index])
+
+    def errors(self, x: Tensor, sharpness: float) -> Tensor:
+        """Return the parts outside, differentiable, max-pooling's gradient softened."""
+        with SoftenedPooling(sharpness):
+            away, lengths = self._apart(x)
+        # a slice that fades away would be in every space
+        shrunk = (lengths / self.lengths - SHORTEST).clamp_max(0)
+        errors: Tensor = torch.cat([away, shrunk], dim=1) / math.sqrt(self.lengths.shape[1])
+        return errors
+
+    def residuals(self, x: Tensor) -> Tensor:
+        """Return each sample's share outside."""
+        with torch.no_grad():
+            residuals: Tensor = self._apart(x)[0].norm(dim=1) / math.sqrt(self.lengths.shape[1])
+        return residuals
+
+    def _with(self, lengths: Tensor) -> "Matching":
+        return Matching(self.trail, self.models, self.rounds, lengths)
+
+    @cached_property
+    def _by_round(self) -> list[tuple[int, Tensor, Tensor]]:
+        """Return for each round which samples are in it, and which of their rounds it is."""
+        places: dict[int, list[tuple[int, int]]] = {}
+        for sample, own in enumerate(self.rounds):
+            for at, t in enumerate(own):
+                places.setdefault(t, []).append((sample, at))
+        pairs = {t: torch.tensor(found) for t, found in places.items()}
+        return [(t, found[:, 0], found[:, 1]) for t, found in pairs.items()]
+
+    def _apart(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the parts outside (samples, rounds x inputs) and the lengths of h (samples, rounds)."""
+        parts: list[Tensor] = []
+        sizes: list[Tensor] = []
+        for t, samples, at in self._by_round:
+            h = representation(self.models[t], self.trail.layer, x[samples])
+            left = self.trail.stops[t].factors.left.to(h.dtype)
+            parts.append((h - (h @ left) @ left.T) / self.lengths[samples, at, None])
+            sizes.append(h.norm(dim=1))
+        order = torch.cat([samples * len(self.rounds[0]) + at for _, samples, at in self._by_round]).argsort()
+        away, lengths = torch.cat(parts)[order], torch.cat(sizes)[order]
+        return away.reshape(len(x), -1), lengths.reshape(len(x), -1)
+
+
+def match(
+    trail: Trail, rounds: Sequence[tuple[int, ...]], samples: Tensor, x: Tensor, seed: int, options: InversionOptions
+) -> Tensor:
+    """Return data of some samples that explain their rounds (for each its own) better, from those so far."""
+    jobs = [
+        partial(_matched, trail, [rounds[at] for at in some.tolist()], samples[some], x[some], seed, options)
+        for some in torch.arange(len(samples)).split(CHUNK)
+    ]
+    return torch.cat(in_order(in_parallel(jobs, torch.get_num_threads())))
+
+
+def _matched(
+    trail: Trail,
+    rounds: Sequence[tuple[int, ...]],
+    samples: Tensor,
+    x: Tensor,
+    seed: int,
+    options: InversionOptions,
+    tick: Tick,
+) -> Tensor:
+    goal = Matching.of(trail, rounds, x)
+    options = options.model_copy(update={"polish_steps": STEPS, "levels": 0})
+    found, residual = polish(goal, x, options, tick)
+    for number in range(1, options.attempts):
+        wrong = (residual > options.acceptable).nonzero()[:, 0]
+        if len(wrong) == 0:
+            break
+        again, left = attempt(goal.rows(wrong), found[wrong], samples[wrong], number, seed, options, tick)
+        better = left < residual[wrong]
+        found[wrong[better]], residual[wrong[better]] = again[better], left[better]
+    return found
+
+
+def rounds_to_match(where: Where, n: int, away: Mapping[int, float]) -> tuple[int, ...]:
+    """Return the rounds of a sample, near its base, that its data fit best: where its v was weak it hardly shows.
+
+    `away` has for each of its rounds how far they are outside.
+    """
+    near = sorted(where.rounds[n], key=lambda t: abs(t - where.base[n]))[:NEAR]
+    return tuple(sorted(near, key=away.__getitem__)[:ROUNDS])
