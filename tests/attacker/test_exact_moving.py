@@ -90,6 +90,13 @@ def test_two_frozen_epochs_of_a_warm_up_are_enough_and_later_rounds_are_not_used
     assert recovery.ledger is not None
     assert recovery.ledger.versions == 1
     assert recovery.ledger.rounds == tuple(range(1, 14))  # the first step follows the first round of the third epoch
+    frozen, _, _ = attacked(
+        setting_for("cafe_cnn", samples=24, epochs=4, frozen=True, rounds=13), TrainingConfig(lr=0.0)
+    )
+    assert recovery.slices is not None
+    assert frozen.slices is not None
+    assert all(map(torch.equal, recovery.slices, frozen.slices))  # as complete as with frozen parameters
+    assert torch.equal(recovery.labels, frozen.labels)
     alone = torch.ones(setting.samples, dtype=torch.bool)
     alone[[n for cell in recovery.cells for n in cell]] = False  # within a cell the order is arbitrary
     assert int(alone.sum()) >= 12

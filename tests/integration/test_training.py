@@ -96,6 +96,36 @@ def test_a_federation_learns_what_a_plain_loop_learns(tmp_path):
         assert shown == pytest.approx({one["round"]: one[key] for one in found["evaluations"]})
 
 
+def test_sixteen_workers_learn_what_a_plain_loop_learns_over_200_rounds(tmp_path):
+    config = small_config(
+        data={"name": "digits", "samples": 120, "test_samples": 280},
+        federation={"workers": 16, "batch_size": 20, "rounds": 200},
+        training={"optimizer": "adam", "lr": 0.005},
+        transcript=False,
+    )
+    data = load_data(config)
+    run_federation(config, data, tmp_path, quiet=True)
+    found = train_of(tmp_path)
+
+    def cut(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x[:, :, top : top + 2, left : left + 2] for top in range(0, 8, 2) for left in range(0, 8, 2)]
+
+    model = whole_model(config.model, [(1, 2, 2)] * 16, 10, config.seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+    losses = []
+    for rows in batches("epochs", 120, 20, 200, config.seed):
+        optimizer.zero_grad()
+        loss = cross_entropy(model(cut(data.x[rows])), data.y[rows])
+        loss.backward()
+        losses.append(loss.item())
+        optimizer.step()
+    with torch.no_grad():
+        right = int((model(cut(data.x_test)).argmax(1) == data.y_test).sum())
+    assert losses[-1] < 0.3 * losses[0]
+    assert found["losses"] == pytest.approx(losses, rel=1e-4)
+    assert found["test_accuracy"] == pytest.approx(right / 280, abs=1 / 280)  # one sample may lie on the border
+
+
 def test_rounds_at_rate_0_send_no_parameters(tmp_path):
     training = {"lr": 0.1, "momentum": 0.9, "schedule": {"frozen_epochs": 2}, "evaluate_every": 2}
     seen = run_in_processes(small_config(training=training, federation={"rounds": 8}), tmp_path / "late")
