@@ -85,10 +85,10 @@ class Follower:
             before, targets = targets, self._correct()
             change = (targets - before).norm(dim=1) / targets.norm(dim=1)
             fits = self._residual <= self._options.acceptable
-            if iteration >= PATIENCE:
-                known = known & (self._residual < self._options.hopeless)  # no data have what was taken for their h
-            stuck = known & ~fits & (change < self._residual) & (iteration >= PATIENCE)
-            going = known & (~fits | (change > SETTLED)) & ~stuck
+            late = iteration >= PATIENCE
+            hopeful = known & ((self._residual < self._options.hopeless) | (not late))  # else no data have such an h
+            stuck = hopeful & ~fits & (change < self._residual) & late
+            going = hopeful & (~fits | (change > SETTLED)) & ~stuck
             again = bool(stuck.any()) and attempts < self._options.attempts
             if not bool(going.any()) and not again:
                 break
