@@ -158,16 +158,41 @@ def test_cifar10_reads_the_files_as_torchvision_lays_them_out(tmp_path, monkeypa
     assert data.x[0, 2, 1, 5] == pytest.approx(pixels[0].reshape(3, 32, 32)[2, 1, 5] / 255)
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_the_same_names_read_an_archive_where_torchvisions_files_are_not(tmp_path, monkeypatch, name):
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 28, 28), dtype=np.uint8)
-    np.savez(tmp_path / f"{name}.npz", x_train=pixels, y_train=np.arange(12) % 10, x_test=pixels, y_test=np.arange(12))
+def facts_of(**section):
+    return datasets.build(PluginSection(**section)).facts()
+
+
+@pytest.mark.parametrize(("name", "shape"), [("mnist", (28, 28)), ("cifar10", (32, 32, 3))])
+def test_the_same_names_read_an_archive_where_torchvisions_files_are_not(tmp_path, monkeypatch, name, shape):
+    pixels = np.random.default_rng(0).integers(0, 256, (12, *shape), dtype=np.uint8)
+    np.savez(
+        tmp_path / f"{name}.npz", x_train=pixels, y_train=np.arange(12) % 4, x_test=pixels, y_test=np.arange(12) % 3
+    )
     monkeypatch.setenv("CAFE_DATA", str(tmp_path))
     data = load(name=name, samples=10, test_samples=3)
-    assert data.x[0, 0, 2, 3] == pytest.approx(pixels[0, 2, 3] / 255)
+    assert data.x[0, 0, 2, 3] == pytest.approx(pixels[0, 2, 3].flat[0] / 255)
+    assert data.sample_shape == ((1, 28, 28) if name == "mnist" else (3, 32, 32))
     assert (len(data.x), len(data.x_test)) == (10, 3)
-    facts = datasets.build(PluginSection(name=name, samples=10, test_samples=3)).facts()
-    assert facts == Facts.of(data)
+    assert data.classes == 10  # as torchvision's has, whichever of them occur
+    assert facts_of(name=name, samples=10, test_samples=3) == Facts.of(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "labels", "words"),
+    [
+        ("cifar10", (28, 28), [0, 1], "has samples of 1x28x28, and those of cifar10 are 3x32x32"),
+        ("mnist", (3, 28, 28), [0, 1], "has samples of 3x28x28, and those of mnist are 1x28x28"),
+        ("mnist", (784,), [0, 1], "has samples of 784, and those of mnist are 1x28x28"),
+        ("mnist", (28, 28), [0, 10], "has the label 10, and those of mnist are 0 to 9"),
+        ("cifar10", (32, 32, 3), [3, -1], "has the label -1; labels must be numbers from 0 up"),
+    ],
+)
+def test_an_archive_of_something_else_is_refused_by_its_name(tmp_path, name, shape, labels, words):
+    x = np.random.default_rng(0).integers(0, 256, (2, *shape), dtype=np.uint8)
+    np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=np.array(labels))
+    for read in (load, facts_of):
+        with pytest.raises(UserError, match=rf"^data\.path: .*/{name}\.npz {words}$"):
+            read(name=name, path=str(tmp_path))
 
 
 @pytest.mark.parametrize(
