@@ -43,6 +43,11 @@ class TorchvisionSet(DataSet):
             return self._as_known(archive.path, archive.facts())
         return self._facts(*self.counts, self.shape, CLASSES)
 
+    @classmethod
+    def places(cls) -> tuple[str, ...]:
+        """Return torchvision's folder and the archive."""
+        return cls.folder_name, cls.archive_name
+
     def _load(self) -> Data:
         raise NotImplementedError
 
