@@ -363,8 +363,24 @@ def test_without_a_file_this_machine_alone_is_checked(tmp_path, monkeypatch):
     ill = CliRunner().invoke(app, ["doctor"])
     assert ill.exit_code == 1
     assert "failed   here: data: CAFE_DATA names" in ill.output
-    with pytest.raises(UserError, match="give its FILE too"):
-        CliRunner().invoke(app, ["doctor", "--wait"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--wait"], "--wait: only for a run, so give its FILE too"),
+        (["--id", "0", "--coordinator", "127.0.0.1:1"], "--id, --coordinator: only for a run, so give its FILE too"),
+        (["--set", "seed=1", "--tls", "certs"], "--set, --tls: only for a run, so give its FILE too"),
+    ],
+)
+def test_options_of_a_run_without_its_file_are_named(arguments, words):
+    done = cafe("doctor", *arguments)
+    assert done.returncode == 2
+    assert done.stderr == f"cafe: {words}\n"
+
+
+def test_help_says_what_a_doctor_without_a_file_does():
+    assert "without FILE this machine alone" in " ".join(cafe("doctor", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(
