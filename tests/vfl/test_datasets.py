@@ -1,4 +1,5 @@
 import pickle
+import re
 import struct
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits, load_sample_images
 
+from vfl.catalogue import catalogue
 from vfl.datasets import Facts, datasets
 from vfl.datasets.bundled import photographs
 from vfl.errors import UserError
@@ -209,9 +211,18 @@ def test_data_sets_that_nothing_downloads_are_archives_of_their_name(tmp_path, m
         load(name=name)
 
 
+def test_the_list_says_where_data_sets_are_read_from():
+    listed = "\n".join(catalogue(datasets, options=True))
+    assert "path='linnaeus5.npz'" in listed
+    assert "PosixPath" not in listed
+    for name in ("mnist", "cifar10"):
+        assert re.search(rf"^{name} .* or {name}\.npz below CAFE_DATA", listed, re.MULTILINE)
+
+
 def test_a_data_set_that_is_not_on_disk_says_how_to_get_it(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"CAFE_DATA.*download"):
-        load(name="mnist", path=str(tmp_path))
+    for name in ("mnist", "cifar10"):
+        with pytest.raises(UserError, match=rf"CAFE_DATA at a folder that has it, or {name}\.npz .*download"):
+            load(name=name, path=str(tmp_path))
     monkeypatch.delenv("CAFE_DATA", raising=False)
     with pytest.raises(UserError, match=r"data\.path: is missing"):
         load(name="cifar10")

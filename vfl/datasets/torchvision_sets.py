@@ -83,7 +83,8 @@ class TorchvisionSet(DataSet):
         except RuntimeError as error:
             raise UserError(
                 f"data: {name} is not complete under {root} ({str(error).splitlines()[0]}); point data.path or "
-                f"CAFE_DATA at a folder that has it, or set data.download to true"
+                f"CAFE_DATA at a folder that has it, or {self.archive_name} and no {self.folder_name}, or set "
+                f"data.download to true"
             ) from None
         except OSError as error:
             raise UserError(f"data: {name} could not be downloaded to {root}: {error}") from None
@@ -92,7 +93,7 @@ class TorchvisionSet(DataSet):
 
 @datasets.register("mnist")
 class Mnist(TorchvisionSet):
-    """28x28 handwritten digits (LeCun et al. 1998)."""
+    """28x28 handwritten digits (LeCun et al. 1998), from torchvision's files or mnist.npz below CAFE_DATA."""
 
     archive_name, folder_name = "mnist.npz", "MNIST"
     counts, shape = (60_000, 10_000), (1, 28, 28)
@@ -104,7 +105,7 @@ class Mnist(TorchvisionSet):
 
 @datasets.register("cifar10")
 class Cifar10(TorchvisionSet):
-    """32x32 colour images of ten classes (Krizhevsky 2009)."""
+    """32x32 colour images of ten classes (Krizhevsky 2009), from torchvision's files or cifar10.npz below CAFE_DATA."""
 
     archive_name, folder_name = "cifar10.npz", "cifar-10-batches-py"
     counts, shape = (50_000, 10_000), (3, 32, 32)
