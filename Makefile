@@ -13,9 +13,11 @@ compose: export CAFE_USER ?= $(shell [ $$(id -u) = 0 ] && echo 1000:1000 || echo
 compose:
 	docker compose up --build --exit-code-from server; code=$$?; docker compose down --volumes; exit $$code
 
+# The tests start many processes, each of which would compile our modules again where bytecode is not kept
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
+
 # Three files at a time, as most of them wait for something now and then, the long ones first (tests/conftest.py); the
 # containers have a line of their own in .ci/run
-test: export PYTHONDONTWRITEBYTECODE :=
 test: setup
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' --ignore tests/deploy/test_compose.py
 

@@ -85,14 +85,15 @@ def together(found: Sequence[Recovery | None], shares: Sequence[int]) -> Recover
     if all(one is None or one.rounds is not None for one in found):
         rounds = tuple(sorted({number for one in each for number in one.rounds or ()}))
     layers = {one.layers for one in each if one.layers is not None}
-    representations = None
-    if len(layers) == 1:  # where workers are attacked at different layers, what enters these is of different widths
-        representations = _stacked([_only(one.representations) for one in each], shares)
+    entered = [_only(one.representations) for one in each]
+    widths = {one.shape[1:] for one in entered if one is not None}
+    alike = len(layers) <= 1 and len(widths) <= 1  # else workers were attacked at different layers
+    representations = _stacked(entered, shares) if alike else None
     slices = _stacked([_only(one.slices) for one in each], shares)
     return Recovery(
         slices=None if slices is None else (slices,),
         representations=None if representations is None else (representations,),
-        layers=layers.pop() if len(layers) == 1 else None,
+        layers=layers.pop() if alike and layers else None,
         labels=_stacked([one.labels for one in each], shares, unknown=-1),
         cells=tuple(cells),
         certificates=_stacked([one.certificates for one in each], shares),

@@ -33,8 +33,9 @@ class Attack(Protocol):
     def observe(self, observation: Observation) -> None:
         """Take in one round as it comes."""
 
-    def recover(self, progress: Progress) -> Recovery:
-        """Return the best estimate from the rounds so far; an attack may leave `progress` out."""
+    @property
+    def recover(self) -> Callable[..., Recovery]:
+        """Called with a `Progress`, if it takes one: returns the best estimate from the rounds so far."""
 
 
 class AttackPlugin(Plugin):
@@ -102,7 +103,15 @@ class _Named:
 
 def _recovered(attack: Any, progress: Progress) -> Any:
     """Let an attack recover; one that shows no progress need not take any."""
-    return attack.recover(progress) if inspect.signature(attack.recover).parameters else attack.recover()
+    signature = inspect.signature(attack.recover)
+    named = signature.parameters.get("progress")
+    if named is not None and named.kind in (named.POSITIONAL_OR_KEYWORD, named.KEYWORD_ONLY):
+        return attack.recover(progress=progress)
+    try:
+        signature.bind(progress)
+    except TypeError:
+        return attack.recover()
+    return attack.recover(progress)
 
 
 def silent(step: str, done: int, total: int) -> None:

@@ -1,6 +1,7 @@
 """What a config can name, in words: every plug-in with one line, which names the paper it follows."""
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import Any
 
 from vfl.errors import UserError
@@ -26,6 +27,11 @@ def catalogue(registry: Registry[Any], options: bool) -> Iterator[str]:
 
 def _options(plugin: type[Plugin]) -> str:
     return ", ".join(
-        f"{key} (needed)" if field.is_required() else f"{key}={field.get_default()!r}"
+        f"{key} (needed)" if field.is_required() else f"{key}={_shown(field.get_default())}"
         for key, field in plugin.model_fields.items()
     )
+
+
+def _shown(value: Any) -> str:
+    """Return a default as a config would have it; paths are text there."""
+    return repr(str(value) if isinstance(value, PurePath) else value)

@@ -3,8 +3,9 @@
 A new attack is picked up from the registry. Where the defaults do not fit it, a row of `CASES` says what does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from attacker.interface import Attack, AttackPlugin, Recovery, attacks, silent, start_attack
+from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks, silent, start_attack
 from bench.one_process import observations
 from tests.support import flat
 from vfl.config import TrainingConfig
@@ -254,7 +255,7 @@ def test_degenerate_input_gives_something_sensible_or_a_sentence(name, what):
 class Brief(AttackPlugin):
     """Counts rounds, and shows nothing meanwhile."""
 
-    def start(self, _setting: Setting) -> Any:
+    def start(self, _setting: Setting) -> Attack:
         return _Briefly()
 
 
@@ -275,3 +276,39 @@ def test_an_attack_that_shows_no_progress_need_not_take_any():
     for observation in rounds_of(setting):
         attack.observe(observation)
     assert attack.recover(silent).notes == (f"{ROUNDS} rounds",)
+
+
+def _showing(progress: Progress | None, *others: object) -> Recovery:
+    if progress is not None:
+        progress("shown", 1, 1)
+    return Recovery(used=("gradients",), notes=tuple(map(str, others)))
+
+
+RECOVER: dict[str, Callable[..., Recovery]] = {
+    "first": lambda progress: _showing(progress),
+    "another name": lambda report: _showing(report),
+    "no name": lambda *given: _showing(*given),
+    "positional only": lambda progress, /: _showing(progress),
+    "keyword only": lambda *, progress: _showing(progress),
+    "after others": lambda steps=2, progress=None: _showing(progress, steps),
+    "none": lambda: _showing(None),
+    "other keywords": lambda *, steps=2: _showing(None, steps),
+}
+
+
+class Shaped(AttackPlugin):
+    """Takes its progress in one of the ways there are."""
+
+    how: str
+
+    def start(self, _setting: Setting) -> Attack:
+        return SimpleNamespace(observe=lambda _: None, recover=RECOVER[self.how])
+
+
+@pytest.mark.parametrize("how", RECOVER)
+def test_an_attack_is_given_progress_in_the_way_it_takes_it(how):
+    attack = start_attack(PluginSection(name=f"{__name__}:Shaped", how=how), setting_of("exact"))
+    steps: list[tuple[str, int, int]] = []
+    recovery = attack.recover(lambda *step: steps.append(step))
+    assert steps == ([] if how in ("none", "other keywords") else [("shown", 1, 1)])
+    assert recovery.notes == (("2",) if how in ("after others", "other keywords") else ())

@@ -56,6 +56,16 @@ def test_representations_are_put_together_only_where_they_are_of_one_layer():
     assert same.representations[0].shape == (5, 8)
 
 
+def test_representations_of_attacks_that_name_no_layer_are_kept_if_they_fit():
+    wide, narrow = (recovery(0, 2, representations=(torch.ones(2, width),)) for width in (8, 5))
+    found = together([wide, recovery(9, 3, representations=(torch.zeros(3, 8),))], SHARES)
+    assert found.layers is None
+    assert found.representations[0][:, 0].tolist() == [1, 1, 0, 0, 0]
+    half = together([wide, None], SHARES)
+    assert half.representations[0].isnan().all(1).tolist() == [False, False, True, True, True]
+    assert together([narrow, recovery(9, 3, representations=(torch.zeros(3, 8),))], SHARES).representations is None
+
+
 class Scripted:
     """An attack that writes down what it is shown, and recovers or gives up."""
 

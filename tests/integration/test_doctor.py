@@ -27,6 +27,7 @@ from vfl.config import load_config
 from vfl.doctor import findings
 from vfl.doctor.findings import Level, Sheet
 from vfl.doctor.listener import Listener
+from vfl.doctor.machine import examine_machine
 from vfl.doctor.main import examine_setup
 from vfl.doctor.setup import Setup
 from vfl.errors import UserError
@@ -357,14 +358,47 @@ def test_without_a_file_this_machine_alone_is_checked(tmp_path, monkeypatch):
     assert "ok       here: sockets: processes here reach each other" in well.output
     assert "give a config file to check one" in well.output
     monkeypatch.setenv("CAFE_DATA", str(tmp_path))
-    (tmp_path / "mnist.npz").touch()
-    assert "data: CAFE_DATA has mnist.npz\n" in CliRunner().invoke(app, ["doctor"]).output
+    assert "data: CAFE_DATA has none of the data sets" in CliRunner().invoke(app, ["doctor"]).output
     monkeypatch.setenv("CAFE_DATA", str(tmp_path / "nowhere"))
     ill = CliRunner().invoke(app, ["doctor"])
     assert ill.exit_code == 1
     assert "failed   here: data: CAFE_DATA names" in ill.output
-    with pytest.raises(UserError, match="give its FILE too"):
-        CliRunner().invoke(app, ["doctor", "--wait"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--wait"], "--wait: only for a run, so give its FILE too"),
+        (["--id", "0", "--coordinator", "127.0.0.1:1"], "--id, --coordinator: only for a run, so give its FILE too"),
+        (["--set", "seed=1", "--tls", "certs"], "--set, --tls: only for a run, so give its FILE too"),
+    ],
+)
+def test_options_of_a_run_without_its_file_are_named(arguments, words):
+    done = cafe("doctor", *arguments)
+    assert done.returncode == 2
+    assert done.stderr == f"cafe: {words}\n"
+
+
+def test_help_says_what_a_doctor_without_a_file_does():
+    assert "without FILE this machine alone" in " ".join(cafe("doctor", "--help").stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("folders", "files", "words"),
+    [
+        ([], ["mnist.npz"], "mnist (mnist.npz)"),
+        (["MNIST"], ["mnist.npz"], "mnist (MNIST)"),  # where both are, torchvision's are read
+        (["cifar-10-batches-py"], ["yale32.npz", "other.npz"], "cifar10 (cifar-10-batches-py), yale (yale32.npz)"),
+    ],
+)
+def test_data_sets_below_cafe_data_are_named_as_configs_do(tmp_path, monkeypatch, folders, files, words):
+    for name in folders:
+        (tmp_path / name).mkdir()
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setenv("CAFE_DATA", str(tmp_path))
+    (here,) = examine_machine(tmp_path)
+    assert [line.text for line in here.lines if line.check == "data"] == [f"CAFE_DATA has {words}"]
 
 
 def test_workers_that_do_not_come_are_named(file):

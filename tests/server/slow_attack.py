@@ -19,6 +19,8 @@ class Slow(AttackPlugin):
     bug: bool = False
     pid: Path | None = None
     """A file for the number of the process that observes."""
+    threads: bool = False
+    """Say how many threads it recovers on, and nothing else."""
 
     def start(self, setting: Setting) -> Attack:
         self.fail("start")
@@ -52,6 +54,8 @@ class _Slow:
         progress("slow", 1, 1)
         priority = os.getpriority(os.PRIO_PROCESS, 0)
         notes = (*self._seen, f"{len(self._versions)} versions at priority {priority}")
+        if self._options.threads:
+            notes = (f"{torch.get_num_threads()} threads",)
         return Recovery(labels=torch.arange(3), notes=notes)
 
 

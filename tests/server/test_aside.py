@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,6 +83,31 @@ def test_a_slow_attack_sees_every_round_once_in_order_and_to_the_last_bit(tmp_pa
         assert 0 < beside.queue.spilled < ROUNDS
         assert list((tmp_path / "transcript").iterdir()) == []
     assert not (tmp_path / "transcript").exists()
+
+
+RECOVERS = """
+import sys
+from pathlib import Path
+import torch
+from attacker.interface import silent
+from tests.server.test_aside import Beside
+
+with Beside(Path(sys.argv[1]), threads=True) as beside:
+    beside.start()
+    beside.show()
+    print(*beside.aside.recover(silent).notes)
+print(torch.get_num_threads(), "threads")
+"""
+
+
+@pytest.mark.parametrize("threads", ["1", "64"])
+def test_an_attack_recovers_on_the_threads_that_torch_takes_from_the_environment(tmp_path, threads):
+    environment = {**os.environ, "OMP_NUM_THREADS": threads}  # torch may take no more than there are cores
+    command = [sys.executable, "-c", RECOVERS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], env=environment)
+    recovering, own = done.stdout.splitlines() or pytest.fail(done.stderr)
+    assert recovering == own
+    assert threads != "1" or own == "1 threads"
 
 
 def test_an_attack_reads_a_transcript_that_is_kept_anyway(tmp_path):

@@ -1,5 +1,9 @@
 """The coordinator's optimiser against torch's own on the undivided model."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -53,6 +57,27 @@ def test_parameters_follow_torchs_own_optimiser(training, optimizer):
 def test_frozen_parameters_keep_their_version():
     versions = [o.version for o in observations(SETTING, torch.randn(12, 7), torch.arange(12) % 2, TrainingConfig())]
     assert versions == [1] * 9
+
+
+WITHOUT_OPTIMISER = """
+import sys
+from server.parameters import Parameters
+from tests.server.test_parameters import SETTING, filled
+from vfl.config import TrainingConfig
+
+lr = float(sys.argv[1])
+parameters = Parameters(SETTING, TrainingConfig(lr=lr))
+parameters.update(1, filled(parameters, 1.0))
+parameters.tensors()
+print("torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("lr", "compiler"), [("0.0", "False"), ("0.1", "True")])
+def test_frozen_parameters_make_no_optimiser_which_would_import_torchs_compiler(lr, compiler):
+    command = [sys.executable, "-c", WITHOUT_OPTIMISER, lr]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stdout == f"{compiler}\n", done.stderr
 
 
 def filled(parameters: Parameters, value: float) -> ModelTensors:

@@ -55,6 +55,12 @@ def test_one_certificate_a_role_with_its_names_and_keys_for_the_owner_only(made)
     assert role_of(read_certificate(made / "ca.pem")) is None
 
 
+def test_the_command_makes_certificates_for_four_workers_unless_told(tmp_path):
+    assert CliRunner().invoke(app, ["certs", str(tmp_path / "pki")]).exit_code == 0
+    stems = ("ca", "coordinator", *(f"worker-{m}" for m in range(4)))
+    assert {path.stem for path in (tmp_path / "pki").iterdir()} == {*stems}
+
+
 def test_each_role_needs_only_its_own_files(made, tmp_path):
     for name in ("ca.pem", "worker-1.pem", "worker-1.key"):
         shutil.copy(made / name, tmp_path)

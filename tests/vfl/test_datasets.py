@@ -1,4 +1,5 @@
 import pickle
+import re
 import struct
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits, load_sample_images
 
+from vfl.catalogue import catalogue
 from vfl.datasets import Facts, datasets
 from vfl.datasets.bundled import photographs
 from vfl.errors import UserError
@@ -158,16 +160,41 @@ def test_cifar10_reads_the_files_as_torchvision_lays_them_out(tmp_path, monkeypa
     assert data.x[0, 2, 1, 5] == pytest.approx(pixels[0].reshape(3, 32, 32)[2, 1, 5] / 255)
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_the_same_names_read_an_archive_where_torchvisions_files_are_not(tmp_path, monkeypatch, name):
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 28, 28), dtype=np.uint8)
-    np.savez(tmp_path / f"{name}.npz", x_train=pixels, y_train=np.arange(12) % 10, x_test=pixels, y_test=np.arange(12))
+def facts_of(**section):
+    return datasets.build(PluginSection(**section)).facts()
+
+
+@pytest.mark.parametrize(("name", "shape"), [("mnist", (28, 28)), ("cifar10", (32, 32, 3))])
+def test_the_same_names_read_an_archive_where_torchvisions_files_are_not(tmp_path, monkeypatch, name, shape):
+    pixels = np.random.default_rng(0).integers(0, 256, (12, *shape), dtype=np.uint8)
+    np.savez(
+        tmp_path / f"{name}.npz", x_train=pixels, y_train=np.arange(12) % 4, x_test=pixels, y_test=np.arange(12) % 3
+    )
     monkeypatch.setenv("CAFE_DATA", str(tmp_path))
     data = load(name=name, samples=10, test_samples=3)
-    assert data.x[0, 0, 2, 3] == pytest.approx(pixels[0, 2, 3] / 255)
+    assert data.x[0, 0, 2, 3] == pytest.approx(pixels[0, 2, 3].flat[0] / 255)
+    assert data.sample_shape == ((1, 28, 28) if name == "mnist" else (3, 32, 32))
     assert (len(data.x), len(data.x_test)) == (10, 3)
-    facts = datasets.build(PluginSection(name=name, samples=10, test_samples=3)).facts()
-    assert facts == Facts.of(data)
+    assert data.classes == 10  # as torchvision's has, whichever of them occur
+    assert facts_of(name=name, samples=10, test_samples=3) == Facts.of(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "labels", "words"),
+    [
+        ("cifar10", (28, 28), [0, 1], "has samples of 1x28x28, and those of cifar10 are 3x32x32"),
+        ("mnist", (3, 28, 28), [0, 1], "has samples of 3x28x28, and those of mnist are 1x28x28"),
+        ("mnist", (784,), [0, 1], "has samples of 784, and those of mnist are 1x28x28"),
+        ("mnist", (28, 28), [0, 10], "has the label 10, and those of mnist are 0 to 9"),
+        ("cifar10", (32, 32, 3), [3, -1], "has the label -1; labels must be numbers from 0 up"),
+    ],
+)
+def test_an_archive_of_something_else_is_refused_by_its_name(tmp_path, name, shape, labels, words):
+    x = np.random.default_rng(0).integers(0, 256, (2, *shape), dtype=np.uint8)
+    np.savez(tmp_path / f"{name}.npz", x_train=x, y_train=np.array(labels))
+    for read in (load, facts_of):
+        with pytest.raises(UserError, match=rf"^data\.path: .*/{name}\.npz {words}$"):
+            read(name=name, path=str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -184,9 +211,18 @@ def test_data_sets_that_nothing_downloads_are_archives_of_their_name(tmp_path, m
         load(name=name)
 
 
+def test_the_list_says_where_data_sets_are_read_from():
+    listed = "\n".join(catalogue(datasets, options=True))
+    assert "path='linnaeus5.npz'" in listed
+    assert "PosixPath" not in listed
+    for name in ("mnist", "cifar10"):
+        assert re.search(rf"^{name} .* or {name}\.npz below CAFE_DATA", listed, re.MULTILINE)
+
+
 def test_a_data_set_that_is_not_on_disk_says_how_to_get_it(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"CAFE_DATA.*download"):
-        load(name="mnist", path=str(tmp_path))
+    for name in ("mnist", "cifar10"):
+        with pytest.raises(UserError, match=rf"CAFE_DATA at a folder that has it, or {name}\.npz .*download"):
+            load(name=name, path=str(tmp_path))
     monkeypatch.delenv("CAFE_DATA", raising=False)
     with pytest.raises(UserError, match=r"data\.path: is missing"):
         load(name="cifar10")

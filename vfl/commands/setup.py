@@ -1,6 +1,7 @@
 """`doctor`, `health`, `certs`, `slice`: what parties on several machines need before and while they run."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -30,37 +31,53 @@ def doctor(
         bool, typer.Option("--wait", help="Wait for the other parties' doctors, and compare with them.")
     ] = False,
 ) -> None:
-    """Check a set-up before a run, with the options that `cafe serve` or `cafe work` will be given."""
+    """Check a set-up before a run, with the options of `cafe serve` or `cafe work`; without FILE this machine alone."""
     from vfl.doctor.findings import Level, show
 
     if file is None:
-        if worker is not None or changes or coordinator or listen or advertise or data or tls or insecure or wait:
-            raise UserError("cafe doctor: these options are about a run, so give its FILE too")
+        _refuse_without_file(
+            {
+                "--set": changes,
+                "--id": worker is not None,
+                "--coordinator": coordinator,
+                "--listen": listen,
+                "--advertise": advertise,
+                "--data": data,
+                "--tls": tls,
+                "--insecure": insecure,
+                "--wait": wait,
+            }
+        )
         from vfl.doctor.machine import examine_machine
 
         sheets = examine_machine(out or Path("runs"))
-        show(sheets)
-        raise typer.Exit(1 if any(sheet.count(Level.FAILED) for sheet in sheets) else 0)
-    config = load_config(file, changes)
-    if worker is None and (coordinator or advertise or data):
-        raise UserError("--coordinator, --advertise and --data are a worker's: give its --id too")
-    if worker is not None and coordinator is None:
-        raise UserError(f"--id {worker}: give --coordinator HOST:PORT too")
-    if worker is not None:
-        check_worker(worker, config)
-    listen = listen or ("127.0.0.1:7000" if worker is None else "127.0.0.1:0")
-    for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
-        if address is not None:
-            check_address(address, name)
-    from vfl.doctor.main import examine_setup
-    from vfl.doctor.setup import Setup
+    else:
+        config = load_config(file, changes)
+        if worker is None and (coordinator or advertise or data):
+            raise UserError("--coordinator, --advertise and --data are a worker's: give its --id too")
+        if worker is not None and coordinator is None:
+            raise UserError(f"--id {worker}: give --coordinator HOST:PORT too")
+        if worker is not None:
+            check_worker(worker, config)
+        listen = listen or ("127.0.0.1:7000" if worker is None else "127.0.0.1:0")
+        for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
+            if address is not None:
+                check_address(address, name)
+        from vfl.doctor.main import examine_setup
+        from vfl.doctor.setup import Setup
 
-    folder = out or Path("runs") / file.stem
-    setup = Setup(config, listen, worker, coordinator or "", advertise, data, folder, tls, insecure, wait)
-    sheets = examine_setup(setup)
+        folder = out or Path("runs") / file.stem
+        setup = Setup(config, listen, worker, coordinator or "", advertise, data, folder, tls, insecure, wait)
+        sheets = examine_setup(setup)
     show(sheets)
     if any(sheet.count(Level.FAILED) for sheet in sheets):
         raise typer.Exit(1)
+
+
+def _refuse_without_file(options: Mapping[str, object]) -> None:
+    given = [option for option, value in options.items() if value]
+    if given:
+        raise UserError(f"{', '.join(given)}: only for a run, so give its FILE too")
 
 
 def health(

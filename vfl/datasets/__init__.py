@@ -82,6 +82,12 @@ class DataSet(Plugin):
         """Return what the data are; a data set that knows without loading them says so instead."""
         return Facts.of(self.load())
 
+    @classmethod
+    def places(cls) -> tuple[str, ...]:
+        """Return where it is below CAFE_DATA unless the config says so: the first of these that is there is read."""
+        path = cls.model_fields["path"].get_default() if "path" in cls.model_fields else None
+        return (str(path),) if isinstance(path, Path) else ()
+
     def _facts(self, samples: int, test_samples: int, shape: Shape, classes: int) -> Facts:
         """Cut the numbers of samples that there are to those asked for, as `_data` does with the samples."""
         asked = {"data.samples": (self.samples, samples), "data.test_samples": (self.test_samples, test_samples)}

@@ -133,6 +133,8 @@ def _labels(y: np.ndarray, path: Path) -> Tensor:
         raise UserError(
             f"data.path: labels in {path} must be one whole number a sample, got {y.dtype} of shape {y.shape}"
         )
+    if y.size and y.min() < 0:
+        raise UserError(f"data.path: {path} has the label {y.min()}; labels must be numbers from 0 up")
     if y.size and y.max() >= CLASSES:
         raise UserError(f"data.path: {path} has the label {y.max()}; labels are numbers below {CLASSES}")
     return torch.tensor(y.astype(np.int64))

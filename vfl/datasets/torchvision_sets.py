@@ -1,8 +1,9 @@
 """MNIST and CIFAR-10 through torchvision, from files on disk or downloaded when the user asks."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,11 @@ from torch import Tensor
 from vfl.datasets import Data, DataSet, Facts, data_path, datasets
 from vfl.datasets.npz import Npz
 from vfl.errors import UserError
+from vfl.partition import Shape
+
+D = TypeVar("D", Data, Facts)
+
+CLASSES = 10
 
 
 class TorchvisionSet(DataSet):
@@ -21,22 +27,41 @@ class TorchvisionSet(DataSet):
     archive_name: ClassVar[str]
     folder_name: ClassVar[str]
     """Where torchvision puts its files."""
+    counts: ClassVar[tuple[int, int]]
+    """How many samples there are to train and to test with."""
+    shape: ClassVar[Shape]
 
     def load(self) -> Data:
         """Read torchvision's files, or the archive."""
         archive = self._archive()
-        return archive.load() if archive else self._load()
+        return self._as_known(archive.path, archive.load()) if archive else self._load()
 
     def facts(self) -> Facts:
-        """Return what everybody knows of it, or what the archive has."""
+        """Return what everybody knows of it; of an archive, how many of its samples are there."""
         archive = self._archive()
-        return archive.facts() if archive else self._known()
+        if archive:
+            return self._as_known(archive.path, archive.facts())
+        return self._facts(*self.counts, self.shape, CLASSES)
+
+    @classmethod
+    def places(cls) -> tuple[str, ...]:
+        """Return torchvision's folder and the archive."""
+        return cls.folder_name, cls.archive_name
 
     def _load(self) -> Data:
         raise NotImplementedError
 
-    def _known(self) -> Facts:
-        raise NotImplementedError
+    def _as_known(self, path: Path, found: D) -> D:
+        """Refuse an archive of something else; the classes are ten, whichever of them occur in it."""
+        name = self.archive_name.removesuffix(".npz")
+        if found.sample_shape != self.shape:
+            there, known = ("x".join(map(str, shape)) for shape in (found.sample_shape, self.shape))
+            raise UserError(f"data.path: {path} has samples of {there}, and those of {name} are {known}")
+        if found.classes > CLASSES:
+            raise UserError(
+                f"data.path: {path} has the label {found.classes - 1}, and those of {name} are 0 to {CLASSES - 1}"
+            )
+        return replace(found, classes=CLASSES)
 
     def _archive(self) -> Npz | None:
         """Return the archive, where it is and torchvision's own files are neither there nor asked for."""
@@ -58,7 +83,8 @@ class TorchvisionSet(DataSet):
         except RuntimeError as error:
             raise UserError(
                 f"data: {name} is not complete under {root} ({str(error).splitlines()[0]}); point data.path or "
-                f"CAFE_DATA at a folder that has it, or set data.download to true"
+                f"CAFE_DATA at a folder that has it, or {self.archive_name} and no {self.folder_name}, or set "
+                f"data.download to true"
             ) from None
         except OSError as error:
             raise UserError(f"data: {name} could not be downloaded to {root}: {error}") from None
@@ -67,30 +93,26 @@ class TorchvisionSet(DataSet):
 
 @datasets.register("mnist")
 class Mnist(TorchvisionSet):
-    """28x28 handwritten digits (LeCun et al. 1998)."""
+    """28x28 handwritten digits (LeCun et al. 1998), from torchvision's files or mnist.npz below CAFE_DATA."""
 
     archive_name, folder_name = "mnist.npz", "MNIST"
+    counts, shape = (60_000, 10_000), (1, 28, 28)
 
     def _load(self) -> Data:
         train, test = self._parts("MNIST")
-        return self._data("image", _mnist(train), _mnist(test), classes=10)
-
-    def _known(self) -> Facts:
-        return self._facts(60_000, 10_000, (1, 28, 28), 10)
+        return self._data("image", _mnist(train), _mnist(test), classes=CLASSES)
 
 
 @datasets.register("cifar10")
 class Cifar10(TorchvisionSet):
-    """32x32 colour images of ten classes (Krizhevsky 2009)."""
+    """32x32 colour images of ten classes (Krizhevsky 2009), from torchvision's files or cifar10.npz below CAFE_DATA."""
 
     archive_name, folder_name = "cifar10.npz", "cifar-10-batches-py"
+    counts, shape = (50_000, 10_000), (3, 32, 32)
 
     def _load(self) -> Data:
         train, test = self._parts("CIFAR10")
-        return self._data("image", _cifar(train), _cifar(test), classes=10)
-
-    def _known(self) -> Facts:
-        return self._facts(50_000, 10_000, (3, 32, 32), 10)
+        return self._data("image", _cifar(train), _cifar(test), classes=CLASSES)
 
 
 def _mnist(part: Any) -> tuple[Tensor, Tensor]:

@@ -2,17 +2,18 @@
 
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
+from vfl.datasets import datasets
 from vfl.doctor.findings import Sheet
+from vfl.errors import UserError
 from vfl.network import resolve_device
 from vfl.plan.machine import this_machine
 from vfl.versions import versions
 
 MEMORY, DISK = 3e9, 1e9
 """What `make demo` needs of each, generously."""
-
-ARCHIVES = ("mnist.npz", "cifar10.npz", "linnaeus5.npz", "yale32.npz", "credit_default.npz")
 
 
 def examine_machine(folder: Path) -> list[Sheet]:
@@ -61,5 +62,17 @@ def _check_data(here: Sheet) -> None:
     elif not Path(root).is_dir():
         here.fail("data", f"CAFE_DATA names {root}, which is no folder: correct or unset it")
     else:
-        found = [name for name in ARCHIVES if (Path(root) / name).exists()]
-        here.ok("data", f"CAFE_DATA has {', '.join(found) or 'none of the archives that docs/configuration.md names'}")
+        found = ", ".join(_data_sets_below(Path(root)))
+        here.ok("data", f"CAFE_DATA has {found or 'none of the data sets that docs/configuration.md names'}")
+
+
+def _data_sets_below(root: Path) -> Iterator[str]:
+    """Yield each data set by name that is there, and where it is read from."""
+    for name in datasets.names():
+        try:
+            places = datasets.find(name).places()
+        except UserError:  # of a package that cannot be imported, as `cafe list` says
+            continue
+        there = next((place for place in places if (root / place).exists()), None)
+        if there:
+            yield f"{name} ({there})"
