@@ -29,7 +29,7 @@ from server.parameters import Parameters, gradients_of_round
 from server.resume import Resumed, check_drawn, check_held
 from server.schedule import Drawn, batches_of
 from server.setting import check_samples, setting_of
-from server.stopping import no_longer_improves
+from server.stopping import has_converged
 from server.waiting import Waiting
 from server.watching import Observer, Watching
 from vfl.config import RunConfig
@@ -150,11 +150,10 @@ class Coordinator:
             return
         # Frozen parameters do not wait for a round's gradients, so the next one is ordered while these arrive.
         ahead = AHEAD if setting.frozen else 1
-        self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, ahead - 1))
+        uploads = partial(self._uploads, ahead, numbered, parameters)
         for number in range(self.record.rounds + 1, setting.rounds + 1):
             await self._waiting.until(self._going_on.wait(), None, str)
-            self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, 1))
-            await self._undisturbed(self._uploads, parameters)
+            await self._undisturbed(uploads, parameters)
             observation = self._finish(self._begun.popleft(), parameters)
             if not observation.complete and self._federation.when_withheld == "end":
                 self.record.losses.pop()
@@ -196,7 +195,7 @@ class Coordinator:
         if not number or every is None or number % every:
             return False
         await self._evaluate(setting, parameters)
-        self.record.stopped_early = number < setting.rounds and self._has_converged()
+        self.record.stopped_early = number < setting.rounds and has_converged(self._config, self.record)
         return self.record.stopped_early
 
     async def _caught_up(self, watching: Watching) -> None:
@@ -316,6 +315,8 @@ class Coordinator:
         """Do something with all workers, again and again until nobody is lost on the way."""
         while True:
             try:
+                if self._disturbances.happened.done():  # whoever has come back since is to have a start first
+                    raise DisturbedError
                 await do()
             except DisturbedError:
                 await self._mend(parameters)
@@ -340,8 +341,10 @@ class Coordinator:
         while self.membership.missing:  # whoever completes them may have left when this wakes up
             await self._waiting.until(self.membership.complete.wait(), deadline - time.monotonic(), late)
 
-    async def _uploads(self) -> None:
-        """Wait for all uploads of the oldest round that is under way."""
+    async def _uploads(self, ahead: int, numbered: Iterator[tuple[int, Tensor]], parameters: Parameters) -> None:
+        """Begin as many rounds as may be under way, and wait for all uploads of the oldest."""
+        coming = islice(numbered, ahead - len(self._begun))
+        self._begun.extend(self._begin(*one, parameters) for one in coming)
         begun, timeout = self._begun[0], self._federation.round_timeout
         await self._waiting.until(
             begun.inbox.full.wait(),
@@ -408,12 +411,6 @@ class Coordinator:
         await self._waiting.until(
             counting.done, timeout, lambda: f"no evaluation came in {timeout:g} s", self._disturbances.happened
         )
-
-    def _has_converged(self) -> bool:
-        rule, record = self._config.training.early_stop, self.record
-        # What was evaluated before the first step says nothing of training.
-        losses = [one.loss for one in record.evaluations if any(record.rates[: one.round])]
-        return rule is not None and no_longer_improves(losses, rule)
 
     def _peers_outputs(self, parameters: Parameters) -> int:
         """Return how many numbers a sample's outputs have that go to the label holder."""

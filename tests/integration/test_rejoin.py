@@ -67,7 +67,7 @@ def test_killed_workers_that_are_started_again_take_their_places(federation, und
         workers[number] = federation.worker(number)
     summary = assert_as_if_nothing_had_happened(federation, undisturbed)
     (disturbance,) = summary["disturbances"]
-    assert disturbance["redone"] == 1
+    assert disturbance["redone"] <= 1  # none, if the loss was noticed between two rounds
     assert disturbance["round"] > 10
     assert any(f"waiting 60 s for workers {lost} to come back" in line for line in federation.said)
     assert [worker.wait(30) for worker in workers] == [0, 0, 0]
