@@ -96,6 +96,10 @@ class Link:
             raise order
         return order
 
+    def out_of_date(self, run_id: str) -> bool:
+        """Tell whether a start is none any more: another one has arrived, or the connection is lost."""
+        return run_id != self.run_id or self._ended.is_set()
+
     def failure_within(self, seconds: float) -> RunFailedError | None:
         """Wait a moment for word of why the run ended; None when there is none."""
         self._ended.wait(seconds)

@@ -88,6 +88,8 @@ class Rounds:
         self._run_id = ""
         self._met = False
         """Whether anything was done together with the other workers yet."""
+        self._unreached = False
+        """Whether nothing came of the first start."""
         self._version = 0
         self._link = self._join(config.federation.join_timeout)
         if self._link.generation:  # another process was this worker before, and what it counted is lost
@@ -145,8 +147,12 @@ class Rounds:
         except SupersededError:
             return
         except ExchangeError as error:
-            if not self._options.rejoin_timeout or not (self._met or self._link.generation):
-                raise  # at the very start it is a wrong address, and no accident
+            if self._link.out_of_date(run_id):
+                return
+            early = not (self._met or self._link.generation)
+            if not self._options.rejoin_timeout or (early and self._unreached):
+                raise  # twice at the very start it is a wrong address, and no accident
+            self._unreached = early
             self._link.trouble(self._run_id, str(error), leaving=False)
             self._run_id = ""
 
@@ -226,7 +232,8 @@ class Rounds:
         # Our own config says who it is: a coordinator must not be able to name a worker that it is in league with.
         holder = worker_role(self._config.federation.label_party)
         silence = self._config.federation.silence_timeout
-        return Peer(address, start.run_id, self._worker, self._timeout, holder, tls, silence)
+        about = (address, start.run_id, self._worker, self._timeout, holder, tls, silence)
+        return Peer(*about, out_of_date=lambda: self._link.out_of_date(start.run_id))
 
     def _take_parameters(self, order: ParametersOrder) -> None:
         own = with_prefix(BOTTOM, self._bottom.parameters) | with_prefix(TOP, self._top.parameters if self._top else {})

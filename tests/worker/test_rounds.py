@@ -1,0 +1,64 @@
+"""A real worker and a coordinator that is played: what it makes of starts, losses and refusals."""
+
+import contextlib
+import socket
+
+import grpc
+import pytest
+import torch
+
+from tests.support import small_config
+from tests.worker.played_coordinator import Played
+from vfl.errors import RunFailedError
+from vfl.tls import worker_role
+from worker import joining
+from worker.exchange import Peer
+from worker.rendezvous import Rendezvous
+from worker.serving import WorkerServer
+
+TOP_THAT_DRAWS = """
+from torch import nn
+from vfl.models import SplitModel
+
+class TopThatDraws(SplitModel):
+    def bottom(self, shape):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
+
+    def top(self, widths, classes):
+        return nn.Sequential(nn.Dropout(0.5), nn.Linear(sum(widths), classes))
+"""
+
+
+@pytest.fixture
+def play():
+    with contextlib.ExitStack() as opened:
+
+        def begin(**changes):
+            changes["federation"] = {"workers": 2, "batch_size": 4, "silence_timeout": 1, **changes["federation"]}
+            return opened.enter_context(contextlib.closing(Played(small_config(**changes))))
+
+        yield begin
+
+
+def test_a_worker_that_cannot_reach_a_lost_label_holder_goes_on_with_the_next_start(play):
+    played = play(federation={})
+    worker = played.worker(1)
+    line = played.joined()
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        gone = f"127.0.0.1:{nobody.getsockname()[1]}"
+    meeting = Rendezvous()
+    server = WorkerServer(played.config, 0, "127.0.0.1:0", None, meeting)
+    try:
+        line.start("first", gone)
+        line.start("second", f"127.0.0.1:{server.port}")
+        line.round(1)
+        meeting.open("second", {1: played.parameters.output_widths[1]})
+        (output,) = meeting.gather(1, torch.arange(4), 10).values()  # well before the first would have been given up
+        meeting.answer(1, {1: torch.ones_like(output)})
+        header, _ = played.uploads.get(timeout=30)
+        assert (header.run_id, header.round) == ("second", 1)
+        line.end()
+        assert worker.result(30).rounds == 1
+    finally:
+        server.stop()
+    assert played.troubles == []
