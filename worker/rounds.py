@@ -272,7 +272,9 @@ class Rounds:
         loss = None
         top_gradients: Tensors = {}
         if self._top:
-            learned = self._top.learn(self._all_outputs(number, rows, output), rows, self._defence.mean_over)
+            outputs = self._all_outputs(number, rows, output)
+            with seeded(self._config.seed, f"top of worker {self._worker}", number):
+                learned = self._top.learn(outputs, rows, self._defence.mean_over)
             others = {m: g for m, g in enumerate(learned.output_gradients) if m != self._place}
             self._rendezvous.answer(number, others)
             loss, top_gradients = learned.loss, learned.top_gradients

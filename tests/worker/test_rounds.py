@@ -62,3 +62,19 @@ def test_a_worker_that_cannot_reach_a_lost_label_holder_goes_on_with_the_next_st
     finally:
         server.stop()
     assert played.troubles == []
+
+
+def test_a_round_that_is_done_again_has_the_same_numbers_with_a_top_model_that_draws(play, tmp_path, monkeypatch):
+    (tmp_path / "drawing_top.py").write_text(TOP_THAT_DRAWS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    played = play(federation={"kind": "horizontal"}, model={"name": "drawing_top:TopThatDraws"})
+    worker = played.worker(1)
+    line = played.joined()
+    seen = []
+    for run_id in ("first", "again"):
+        line.start(run_id)
+        line.round(1)
+        seen.append(played.uploads.get(timeout=30)[1])
+    line.end()
+    worker.result(30)
+    assert all(torch.equal(seen[0][name], seen[1][name]) for name in seen[0])
