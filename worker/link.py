@@ -55,6 +55,8 @@ class Link:
         # Bounded: a worker that lags behind holds the coordinator's stream back instead of piling up orders.
         self._orders: queue.Queue[Order | ChunkView | RunFailedError] = queue.Queue(maxsize=16)
         self._over: RunFailedError | None = None
+        self._lost: LinkLostError | None = None
+        """What an upload met with, though the orders may still come."""
         self._ended = threading.Event()
         self._closed = False
         self.session = ""
@@ -103,7 +105,7 @@ class Link:
     def failure_within(self, seconds: float) -> RunFailedError | None:
         """Wait a moment for word of why the run ended; None when there is none."""
         self._ended.wait(seconds)
-        return self._over
+        return self._over or self._lost
 
     def upload(
         self,
@@ -144,6 +146,8 @@ class Link:
 
     def _uploaded(self, upload: "futures.Future[None]") -> None:
         error = upload.exception()
+        if isinstance(error, LinkLostError):
+            self._lost = error
         if isinstance(error, RunFailedError):  # wake whoever waits for an order: none may come any more
             self.on_failure(str(error))
             with contextlib.suppress(queue.Full):  # then it is busy, and meets the error at its next upload

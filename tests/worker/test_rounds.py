@@ -78,3 +78,21 @@ def test_a_round_that_is_done_again_has_the_same_numbers_with_a_top_model_that_d
     line.end()
     worker.result(30)
     assert all(torch.equal(seen[0][name], seen[1][name]) for name in seen[0])
+
+
+def test_a_label_holder_whose_upload_is_lost_comes_back(play):
+    played = play(federation={})
+    played.lost_uploads.append("the line is dead")
+    worker = played.worker(0)
+    line = played.joined()
+    line.start("run")
+    peer = Peer(line.request.peer_address, "run", 1, 30, worker_role(0))
+    with contextlib.closing(peer):
+        for number in (1, 2):  # it waits for the outputs of the second when it hears of the first one's upload
+            line.round(number)
+        peer.swap(1, torch.arange(4), torch.zeros(4, played.parameters.output_widths[1]))
+        again = played.joined(generation=1)
+    assert again.request.previous_session == "session 0"
+    again.end()
+    assert worker.result(30).rounds == 1
+    assert not any(trouble.leaving for trouble in played.troubles)
