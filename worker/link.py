@@ -30,6 +30,10 @@ class LinkLostError(RunFailedError):
     """The connection to the coordinator broke; it gave no reason."""
 
 
+class TakenError(LinkLostError):
+    """There is a worker of this number: another one, or this one's lost connection, which has not been noticed yet."""
+
+
 class Link:
     """The connection to the coordinator. Orders are read in the background, so that an abort is heard at any time."""
 
@@ -79,8 +83,8 @@ class Link:
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.CANCELLED:
                 raise LinkLostError(f"{self._address} let worker {self._worker} in and then said nothing") from None
-            again = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ALREADY_EXISTS)
-            raise (LinkLostError if again else RunFailedError)(
+            passing = {grpc.StatusCode.UNAVAILABLE: LinkLostError, grpc.StatusCode.ALREADY_EXISTS: TakenError}
+            raise passing.get(error.code(), RunFailedError)(
                 f"the coordinator at {self._address} refused worker {self._worker}: {sentence(error)}"
             ) from None
         finally:

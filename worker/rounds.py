@@ -1,7 +1,6 @@
 """A run as a worker lives it: it joins, does what each order says, and comes back when its connection is lost."""
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.wire import ChunkView
 from vfl.config import RunConfig
 from vfl.errors import RunFailedError, in_words
-from vfl.handshake import HungUpError
 from vfl.limits import MESSAGE_SECONDS, ORDER_SECONDS, PARAMETER_BYTES
 from vfl.models import build_bottom, build_top
 from vfl.network import resolve_device
@@ -24,6 +22,7 @@ from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
 from vfl.slices import WorkerData
 from vfl.tls import Identity, refuse_plain, worker_role
+from worker import joining
 from worker.checks import check_parameters, check_round, check_start
 from worker.defences import Chain, Plan, WithheldError
 from worker.exchange import Peer
@@ -91,7 +90,8 @@ class Rounds:
         self._unreached = False
         """Whether nothing came of the first start."""
         self._version = 0
-        self._link = self._join(config.federation.join_timeout)
+        timeout, silence = config.federation.join_timeout, config.federation.silence_timeout
+        self._link = joining.keep_joining(self._join, timeout, silence + joining.NOTICED_SECONDS, self._say)
         if self._link.generation:  # another process was this worker before, and what it counted is lost
             self._defence.start_late()
 
@@ -177,20 +177,11 @@ class Rounds:
             raise lost
         self._say(f"{lost}; trying for {patience:g} s to come back")
         self._link.close()
-        deadline, pause = time.monotonic() + patience, 0.1
-        while True:
-            try:
-                link = self._join(max(1.0, deadline - time.monotonic()), self._link.session)
-                break
-            except (LinkLostError, HungUpError):
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(pause)
-                pause = min(2 * pause, 5.0)
-        self._link = link
+        before = self._link.session
+        link = joining.keep_joining(lambda left: self._join(left, before), patience, patience)
         if self._met and not link.generation:
             raise RunFailedError(f"the coordinator at {self._options.coordinator} has begun another run")
-        self._version = 0
+        self._link, self._version = link, 0
         self._rendezvous.recount()
         self._say("is back")
 

@@ -96,3 +96,20 @@ def test_a_label_holder_whose_upload_is_lost_comes_back(play):
     again.end()
     assert worker.result(30).rounds == 1
     assert not any(trouble.leaving for trouble in played.troubles)
+
+
+def test_a_worker_that_is_just_started_keeps_trying_to_join(play):
+    played = play(federation={})
+    played.refusals += [(grpc.StatusCode.UNAVAILABLE, "not yet"), (grpc.StatusCode.ALREADY_EXISTS, "it was here")]
+    worker = played.worker(1)
+    played.joined().end()
+    assert worker.result(30).rounds == 1
+
+
+def test_a_second_worker_of_a_number_hears_of_it_when_a_loss_would_have_been_noticed(play, monkeypatch, capfd):
+    monkeypatch.setattr(joining, "NOTICED_SECONDS", 0.0)
+    played = play(federation={"join_timeout": 300})
+    played.refusals += 100 * [(grpc.StatusCode.ALREADY_EXISTS, "give each its own --id")]
+    with pytest.raises(RunFailedError, match="refused worker 1: give each its own --id"):
+        played.worker(1).result(60)
+    assert "give each its own --id; trying again for" in capfd.readouterr().err
