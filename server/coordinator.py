@@ -271,6 +271,8 @@ class Coordinator:
 
     def troubled(self, member: Member, trouble: Trouble) -> None:
         """Hear that a worker cannot go on, with the round or with the run."""
+        if not self._started:
+            return  # before the start a worker may leave and come back
         if trouble.leaving or not self._disturbances.patience:
             self._waiting.fail(RunFailedError(in_trouble(member, trouble.reason)))
         elif self.run_id and trouble.run_id == self.run_id:

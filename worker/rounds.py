@@ -180,6 +180,7 @@ class Rounds:
         before = self._link.session
         link = joining.keep_joining(lambda left: self._join(left, before), patience, patience)
         if self._met and not link.generation:
+            link.close()  # without a word: that run is none of ours
             raise RunFailedError(f"the coordinator at {self._options.coordinator} has begun another run")
         self._link, self._version = link, 0
         self._rendezvous.recount()

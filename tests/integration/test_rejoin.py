@@ -319,3 +319,12 @@ def test_a_worker_that_leaves_for_good_says_why(patient):
     code, words = patient.end()
     assert code == 1
     assert "cafe: worker 1: my disk is full" in words
+
+
+def test_a_worker_that_leaves_before_the_start_just_leaves(patient):
+    early = patient.stub.Join(join_request(1), timeout=60)
+    told = Trouble(session=next(early).welcome.session, reason="this is another run", leaving=True)
+    patient.stub.ReportTrouble(told, timeout=30)
+    early.cancel()
+    time.sleep(0.5)
+    finish(patient, both(patient))

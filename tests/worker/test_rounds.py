@@ -98,6 +98,20 @@ def test_a_label_holder_whose_upload_is_lost_comes_back(play):
     assert not any(trouble.leaving for trouble in played.troubles)
 
 
+def test_a_worker_of_another_run_leaves_without_a_word(play):
+    played = play(federation={"kind": "horizontal"})
+    worker = played.worker(1)
+    line = played.joined()
+    line.start("run")
+    line.round(1)
+    played.uploads.get(timeout=30)
+    line.hang_up()
+    played.joined(generation=0)
+    with pytest.raises(RunFailedError, match="has begun another run"):
+        worker.result(30)
+    assert played.troubles == []
+
+
 def test_a_worker_that_is_just_started_keeps_trying_to_join(play):
     played = play(federation={})
     played.refusals += [(grpc.StatusCode.UNAVAILABLE, "not yet"), (grpc.StatusCode.ALREADY_EXISTS, "it was here")]
