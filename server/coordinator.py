@@ -20,14 +20,15 @@ from torch import Tensor
 from protos.codec import announce, raw_bytes
 from protos.coordinator_pb2 import Abort, End, Evaluation, Order, Purpose, Round, Start, Trouble
 from protos.coordinator_pb2 import Parameters as ParametersOrder
-from server.checkpoint import Checkpoints, State, holding, of_record
+from server.checkpoint import Checkpoints, Known, State, holding, of_record
 from server.counting import Counting
 from server.disturbances import Disturbances, DisturbedError, WorkerLeftError, in_trouble
-from server.inbox import Inbox, Upload
+from server.inbox import Inbox
 from server.membership import Member, Membership, RefusedError
-from server.parameters import Parameters, gradients_of_round
+from server.parameters import Parameters
 from server.resume import Resumed, check_drawn, check_held
 from server.schedule import Drawn, batches_of
+from server.seeing import seen
 from server.setting import check_samples, setting_of
 from server.stopping import has_converged
 from server.waiting import Waiting
@@ -35,7 +36,7 @@ from server.watching import Observer, Watching
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.journal import Journal
-from vfl.observation import Observation, Setting, averaged
+from vfl.observation import Observation, Setting
 from vfl.results import Evaluated, Record
 from vfl.shares import own_rows
 
@@ -93,6 +94,7 @@ class Coordinator:
         self._going_on.set()
         self._waiting = Waiting()
         self._counting: Counting | None = None
+        self._known: Known | None = None
         self._shares: tuple[int, ...] = ()
         self._test_shares: tuple[int, ...] = ()
         """How many test samples each worker holds: all of them the same ones, or in a horizontal federation others."""
@@ -115,6 +117,7 @@ class Coordinator:
         self._test_shares = tuple(member.test_samples for member in members)
         setting = setting_of(self._config, members)
         self._shares = setting.shares
+        self._known = Known.of(setting, members)
         return setting
 
     async def conduct(self, setting: Setting, observer: Observer) -> None:
@@ -136,7 +139,7 @@ class Coordinator:
         finally:
             went_well = await watching.over()
             self._close_record()
-            if went_well and self._checkpoints.wanted(self.record.rounds):
+            if went_well and self._checkpoints.wanted(self.record):
                 await asyncio.to_thread(self._checkpoints.write, *self._state(parameters))
 
     async def _play(
@@ -207,6 +210,7 @@ class Coordinator:
         state = State(
             config=json.loads(self._config.model_dump_json()),
             held=self._held,
+            known=self._known,
             generations=self.membership.generations,
             version=parameters.version,
             drawn=str(self._drawn),
@@ -368,21 +372,10 @@ class Coordinator:
                 self._journal.worker(worker, "withheld")
                 if self._federation.when_withheld == "end":
                     self.record.ended = f"worker {worker} withheld its upload for round {number}: {upload.withheld}"
-        return self._seen(begun, uploads, parameters)
-
-    def _seen(self, begun: "_Begun", uploads: Mapping[int, Upload], parameters: Parameters) -> Observation:
-        """Return a round as it reached the coordinator, and note its loss."""
-        given = {worker: upload.gradients for worker, upload in uploads.items()}
-        losses = {worker: upload.loss for worker, upload in uploads.items() if upload.loss is not None}
-        about = (begun.number, begun.indices, parameters.version, parameters.current)
-        if not self._shares:
-            holder = self._federation.label_party
-            self.record.losses.append(losses[holder])
-            return Observation(*about, gradients_of_round(given, len(parameters.current.bottoms), holder))
-        sizes = list(map(len, own_rows(begun.indices, self._shares)))
-        self.record.losses.append(sum(size * losses[w] for w, size in enumerate(sizes)) / len(begun.indices))
-        own = tuple(gradients_of_round({0: given[worker]}, 1, 0) for worker in range(len(sizes)))
-        return Observation(*about, averaged(own, sizes), own)
+        about = (number, begun.indices, uploads, parameters, self._federation.label_party, self._shares)
+        observation, loss = seen(*about)
+        self.record.losses.append(loss)
+        return observation
 
     async def _evaluate(self, setting: Setting, parameters: Parameters) -> None:
         """Let the workers count on the test samples, if there are any and they have not just done so."""

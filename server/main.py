@@ -10,9 +10,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
-import grpc
 import torch
-from grpc_health.v1.health import aio as health
 
 from attacker.interface import Attack, start_attack
 from protos import alignment_pb2, alignment_pb2_grpc, coordinator_pb2
@@ -22,8 +20,9 @@ from server.aside import Aside, AttackProcess, needs_process
 from server.checkpoint import Checkpoints
 from server.controls import heed
 from server.coordinator import Coordinator
+from server.finished import is_finished, take_up
+from server.listening import start_server
 from server.resume import Resumed, find_checkpoint, forget_later, show_again
-from server.service import CoordinatorService
 from server.watching import Observer
 from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
@@ -31,9 +30,8 @@ from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
 from vfl.events import write_events
 from vfl.forkserver import warm_up
 from vfl.journal import Journal
-from vfl.network import add_health, add_port, end_server, server_options, statuses
+from vfl.network import end_server
 from vfl.observation import Observation, Setting
-from vfl.pace import Pace
 from vfl.recovery import Recovery
 from vfl.results import PARTIAL, Record, clear_run, write_model, write_recovery, write_summary
 from vfl.tls import Identity
@@ -87,8 +85,7 @@ class _Run:
         if not needs_process(config):
             self.attack = start_attack(config.attack, self.setting)
             return lambda _: None
-        pipe = options.attack
-        if pipe is None:
+        if options.attack is None:
             self.process = AttackProcess()
             pipe = self.process.pipe
         self.attack = Aside(pipe, config, self.setting, options.out, self.record.queue, options.estimates)
@@ -120,7 +117,10 @@ def serve(
     if needs_process(config) and options.attack is None:
         warm_up()
     try:
-        asyncio.run(_federate(config, options, journal, on_address, on_joined, run, checkpoints, resumed))
+        if resumed is not None and is_finished(config, resumed.state):
+            _go_on_without_workers(config, options, journal, run, resumed)
+        else:
+            asyncio.run(_federate(config, options, journal, on_address, on_joined, run, checkpoints, resumed))
         assert run.setting is not None
         assert run.attack is not None
         recover(config, run.setting, run.attack, run.record, options.out, journal, options.stop_signals)
@@ -138,6 +138,21 @@ def serve(
     finally:
         run.end_attack(options.out)
         journal.close()
+
+
+def _go_on_without_workers(
+    config: RunConfig, options: ServeOptions, journal: Journal, run: _Run, resumed: Resumed
+) -> None:
+    """Bring a run whose rounds are all done to where its attack is to recover."""
+    journal.say("all rounds are done, and the workers may be gone: on with the attack")
+    run.setting, run.record = take_up(config, resumed, options.labels, options.out)
+    run.listening = True
+    journal.run(config.model_dump(mode="json"), run.setting.samples, run.setting.rounds)
+    with _stoppable(options.stop_signals):
+        show_attack = run.start_attack(config, options)
+        if needs_process(config):
+            show_again(resumed, show_attack)
+    write_model(options.out, run.record.model)
 
 
 def recover(
@@ -197,7 +212,9 @@ async def _federate(
         loop.add_signal_handler(number, coordinator.interrupt)
     if options.controls is not None:
         heed(options.controls, coordinator, options.stop_signals[0])
-    server = await _start_server(config, coordinator, options, on_address)
+    server, address = await start_server(config, coordinator, options.listen, options.tls)
+    on_address(address)
+    _start_label_holder(coordinator, address, options)
     run.listening = True
     clear_run(options.out, resumed is not None)
     if resumed is not None:
@@ -236,35 +253,13 @@ async def _federate(
         await end_server(server, grace=0.0 if comes_back else 1.0)
 
 
-async def _start_server(
-    config: RunConfig, coordinator: Coordinator, options: ServeOptions, on_address: Callable[[str], None]
-) -> grpc.aio.Server:
-    federation = config.federation
-    server = grpc.aio.server(
-        options=server_options(federation.parties, federation.silence_timeout),
-        interceptors=[Pace(federation.round_timeout)],
-    )
-    add_coordinator(CoordinatorService(coordinator, options.tls is not None), server)
-    aligning = AlignmentService(federation.workers, options.tls is not None)
-    alignment_pb2_grpc.add_AlignmentServicer_to_server(aligning, server)
-    names = [
-        coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name,
-        alignment_pb2.DESCRIPTOR.services_by_name["Alignment"].full_name,
-    ]
-    checks = health.HealthServicer()
-    add_health(server, checks, names)
-    for name, status in statuses(names):
-        await checks.set(name, status)
-    port = add_port(server, options.listen, options.tls)
-    await server.start()
-    address = f"{options.listen.rpartition(':')[0]}:{port}"
-    on_address(address)
+def _start_label_holder(coordinator: Coordinator, address: str, options: ServeOptions) -> None:
+    """Start the label holder that is the coordinator's own, if there is one."""
+    loop = asyncio.get_running_loop()
+
+    def fail(error: CafeError) -> None:
+        with contextlib.suppress(RuntimeError):  # the rounds are over, and nobody listens any more
+            loop.call_soon_threadsafe(coordinator.give_up, error)
+
     if options.label_holder is not None:
-        loop = asyncio.get_running_loop()
-
-        def fail(error: CafeError) -> None:
-            with contextlib.suppress(RuntimeError):  # the rounds are over, and nobody listens any more
-                loop.call_soon_threadsafe(coordinator.give_up, error)
-
         options.label_holder(address, fail)
-    return server

@@ -218,11 +218,11 @@ def test_what_cannot_be_written_whole_leaves_the_last_good_one(tmp_path):
 
 def test_no_checkpoint_is_due_unless_asked_for(tmp_path):
     never = Checkpoints(tmp_path, config_of(federation={"checkpoint_every": None}))
-    assert not any((never.due(10), never.wanted(10)))
+    assert not any((never.due(10), never.wanted(Record(rounds=10))))
     some = Checkpoints(tmp_path, config_of(federation={"checkpoint_every": 5}))
     assert [number for number in range(1, 12) if some.due(number)] == [5, 10]
-    assert some.wanted(3)
-    assert not Checkpoints(tmp_path, config_of(), last=3).wanted(3)
+    assert some.wanted(Record(rounds=3))
+    assert not Checkpoints(tmp_path, config_of(), last=3).wanted(Record(rounds=3))
 
 
 def test_an_attack_with_checkpoints_keeps_its_rounds():
