@@ -92,7 +92,7 @@ class Coordinator:
         """When the first round began, less the time that a run which is resumed was not there."""
         self._going_on = asyncio.Event()
         self._going_on.set()
-        self._waiting = Waiting()
+        self.waiting = Waiting()
         self._counting: Counting | None = None
         self._known: Known | None = None
         self._shares: tuple[int, ...] = ()
@@ -155,7 +155,7 @@ class Coordinator:
         ahead = AHEAD if setting.frozen else 1
         uploads = partial(self._uploads, ahead, numbered, parameters)
         for number in range(self.record.rounds + 1, setting.rounds + 1):
-            await self._waiting.until(self._going_on.wait(), None, str)
+            await self.waiting.until(self._going_on.wait(), None, str)
             await self._undisturbed(uploads, parameters)
             observation = self._finish(self._begun.popleft(), parameters)
             if not observation.complete and self._federation.when_withheld == "end":
@@ -203,7 +203,7 @@ class Coordinator:
 
     async def _caught_up(self, watching: Watching) -> None:
         if watching.task is not None:
-            await self._waiting.until(watching.task, None, str)
+            await self.waiting.until(watching.task, None, str)
 
     def _state(self, parameters: Parameters) -> tuple[State, dict[str, Tensor]]:
         """Return all that it takes to go on after the last whole round."""
@@ -259,11 +259,11 @@ class Coordinator:
 
     def give_up(self, error: CafeError) -> None:
         """End the run because somebody who belongs to the coordinator cannot go on."""
-        self._waiting.fail(error)
+        self.waiting.fail(error)
 
     def interrupt(self) -> None:
         """End the run because a person asks for it."""
-        self._waiting.fail(InterruptedRunError("stopped before the end"))
+        self.waiting.fail(InterruptedRunError("stopped before the end"))
 
     def evaluated(self, member: Member, evaluation: Evaluation) -> None:
         """Take what a worker counted on test samples."""
@@ -278,7 +278,7 @@ class Coordinator:
         if not self._started:
             return  # before the start a worker may leave and come back
         if trouble.leaving or not self._disturbances.patience:
-            self._waiting.fail(RunFailedError(in_trouble(member, trouble.reason)))
+            self.waiting.fail(RunFailedError(in_trouble(member, trouble.reason)))
         elif self.run_id and trouble.run_id == self.run_id:
             self._disturbances.trouble(member, trouble.reason)
 
@@ -288,7 +288,7 @@ class Coordinator:
             self.bytes_peer = self._bytes_peer_before + peer_bytes
 
     async def _first_start(self, parameters: Parameters) -> None:
-        self._waiting.check()
+        self.waiting.check()
         if self._disturbances.happened.done():  # since all had joined
             await self._mend(parameters)
         else:
@@ -345,14 +345,14 @@ class Coordinator:
     async def _all_there(self, timeout: float, late: Callable[[], str]) -> None:
         deadline = time.monotonic() + timeout
         while self.membership.missing:  # whoever completes them may have left when this wakes up
-            await self._waiting.until(self.membership.complete.wait(), deadline - time.monotonic(), late)
+            await self.waiting.until(self.membership.complete.wait(), deadline - time.monotonic(), late)
 
     async def _uploads(self, ahead: int, numbered: Iterator[tuple[int, Tensor]], parameters: Parameters) -> None:
         """Begin as many rounds as may be under way, and wait for all uploads of the oldest."""
         coming = islice(numbered, ahead - len(self._begun))
         self._begun.extend(self._begin(*one, parameters) for one in coming)
         begun, timeout = self._begun[0], self._federation.round_timeout
-        await self._waiting.until(
+        await self.waiting.until(
             begun.inbox.full.wait(),
             timeout,
             lambda: f"workers {begun.inbox.missing} uploaded nothing for round {begun.number} in {timeout:g} s",
@@ -403,7 +403,7 @@ class Coordinator:
         totals = {worker: len(own) for worker, own in rows.items() if self._federation.holds_labels(worker)}
         self._counting = counting = Counting(number, totals)
         self._order(number, Purpose.PURPOSE_EVALUATE, rows, parameters)
-        await self._waiting.until(
+        await self.waiting.until(
             counting.done, timeout, lambda: f"no evaluation came in {timeout:g} s", self._disturbances.happened
         )
 
@@ -446,7 +446,7 @@ class Coordinator:
         reason = f"worker {member.worker} left in round {self.record.rounds + 1}"
         if member.refusal:
             reason += f" after a refused upload: {member.refusal}"
-        self._waiting.fail(WorkerLeftError(member.worker, reason))
+        self.waiting.fail(WorkerLeftError(member.worker, reason))
 
     def _close_record(self) -> None:
         self.record.seconds = time.monotonic() - self._began

@@ -13,10 +13,7 @@ from types import FrameType
 import torch
 
 from attacker.interface import Attack, start_attack
-from protos import alignment_pb2, alignment_pb2_grpc, coordinator_pb2
-from protos.wire import add_coordinator
-from server.aligning import AlignmentService
-from server.aside import Aside, AttackProcess, needs_process
+from server.aside import Aside, AttackProcess, cut, needs_process
 from server.checkpoint import Checkpoints
 from server.controls import heed
 from server.coordinator import Coordinator
@@ -78,6 +75,8 @@ class _Run:
     setting: Setting | None = None
     attack: Attack | None = None
     process: AttackProcess | None = None
+    pipe: Connection | None = None
+    cut_off: bool = False
 
     def start_attack(self, config: RunConfig, options: ServeOptions) -> Observer:
         """Start the attack for the setting, in a process if it is to look at rounds; return what shows it one."""
@@ -87,9 +86,18 @@ class _Run:
             return lambda _: None
         if options.attack is None:
             self.process = AttackProcess()
-            pipe = self.process.pipe
+        self.pipe = pipe = self.process.pipe if self.process else options.attack
+        assert pipe is not None
+        if self.cut_off:
+            raise InterruptedRunError("stopped before the end")
         self.attack = Aside(pipe, config, self.setting, options.out, self.record.queue, options.estimates)
         return self.attack.observe
+
+    def cut_attack(self) -> None:
+        """Let nobody wait for the attack any more."""
+        self.cut_off = True
+        if self.pipe is not None:
+            cut(self.pipe)
 
     def end_attack(self, out: Path) -> None:
         """Leave nothing of the attack behind."""
@@ -225,9 +233,9 @@ async def _federate(
         run.setting = replace(await coordinator.gather(), labels=options.labels)
         journal.run(config.model_dump(mode="json"), run.setting.samples, run.setting.rounds)
         on_joined()
-        show_attack = await asyncio.to_thread(run.start_attack, config, options)
+        show_attack = await coordinator.waiting.for_thread(run.start_attack, config, options)
         if resumed is not None and needs_process(config):
-            await asyncio.to_thread(show_again, resumed, show_attack)
+            await coordinator.waiting.for_thread(show_again, resumed, show_attack)
         recorder = TranscriptWriter(options.out / "transcript", config, run.setting) if config.records else None
         if recorder is not None:
             checkpoints.before = recorder.sync
@@ -244,6 +252,7 @@ async def _federate(
     except (CafeError, OSError) as error:
         reason = str(in_words(error))
         comes_back = isinstance(error, InterruptedRunError) and options.workers_wait and checkpoints.last > 0
+        run.cut_attack()  # a thread of ours may wait for it, and would keep this process
         raise
     finally:
         if comes_back:

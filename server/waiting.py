@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from server.disturbances import DisturbedError
+from server.watching import seen
 from vfl.errors import CafeError, RunFailedError
+
+T = TypeVar("T")
 
 
 class Waiting:
@@ -24,6 +27,16 @@ class Waiting:
         """Raise the error, if there is one."""
         if self._failure.done():
             self._failure.result()
+
+    async def for_thread(self, do: Callable[..., T], *arguments: Any) -> T:
+        """Let a thread do something, and wait for it no longer than until the run fails."""
+        doing = asyncio.ensure_future(asyncio.to_thread(do, *arguments))
+        try:
+            await self.until(doing, None, str)
+        except BaseException:
+            doing.add_done_callback(seen)
+            raise
+        return doing.result()
 
     async def until(
         self,
