@@ -120,7 +120,7 @@ def serve(
         torch.set_num_threads(options.threads)
     run = _Run(Record())
     journal = Journal(options.out)
-    resumed = find_checkpoint(options.out, config, journal.say) if options.resume else None
+    resumed = find_checkpoint(options.out, config, journal.say, options.labels) if options.resume else None
     checkpoints = Checkpoints(options.out, config, resumed.state.rounds if resumed else 0)
     if needs_process(config) and options.attack is None:
         warm_up()
