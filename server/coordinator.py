@@ -64,28 +64,28 @@ class Coordinator:
         journal: Journal,
         checkpoints: Checkpoints,
         rejoin_timeout: float = 0.0,
-        resumed: Resumed | None = None,
+        generations: Mapping[int, int] | None = None,
     ) -> None:
         self._config, self._journal = config, journal
         self._federation = config.federation
-        self._checkpoints, self._resumed = checkpoints, resumed
-        before = resumed.state if resumed else None
+        self._checkpoints = checkpoints
+        self._resumed: Resumed | None = None
         self.membership = Membership(
             self._federation.parties,
             self._federation.holder,
             self._left,
             returning=rejoin_timeout > 0,
             on_joined=self._joined,
-            generations=before.generations if before else None,
+            generations=generations,
         )
         self.inboxes: dict[int, Inbox] = {}
-        self.record = before.record() if before else Record()
+        self.record = Record()
         self._disturbances = Disturbances(rejoin_timeout, self.record, journal.say)
         self._begun: deque[_Begun] = deque()
         self.run_id = ""
-        self.bytes_up, self.bytes_down = before.traffic if before else (Counter[int](), Counter[int]())
+        self.bytes_up, self.bytes_down = Counter[int](), Counter[int]()
         """By worker."""
-        self.bytes_peer = self._bytes_peer_before = self.record.bytes_peer
+        self.bytes_peer = self._bytes_peer_before = 0
         self._held: tuple[str, ...] = ()
         self._drawn = Drawn()
         self._began = 0.0
@@ -101,6 +101,14 @@ class Coordinator:
         self._evaluation_batches = 0
         self._started = self._ending = False
         self._process = psutil.Process()
+
+    def take_up(self, resumed: Resumed) -> None:
+        """Go on from where a run was cut off, before it starts; workers may have joined by now."""
+        self._resumed, self.record = resumed, resumed.state.record()
+        self._disturbances = Disturbances(self._disturbances.patience, self.record, self._journal.say)
+        for counted, earlier in zip((self.bytes_up, self.bytes_down), resumed.state.traffic, strict=True):
+            counted.update(earlier)
+        self.bytes_peer = self._bytes_peer_before = self.record.bytes_peer
 
     async def gather(self) -> Setting:
         """Wait until everybody has joined; return what is then known."""

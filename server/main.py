@@ -14,12 +14,12 @@ import torch
 
 from attacker.interface import Attack, start_attack
 from server.aside import Aside, AttackProcess, cut, needs_process
-from server.checkpoint import Checkpoints
+from server.checkpoint import Checkpoints, State
 from server.controls import heed
 from server.coordinator import Coordinator
 from server.finished import is_finished, take_up
 from server.listening import start_server
-from server.resume import Resumed, find_checkpoint, forget_later, show_again
+from server.resume import Resumed, find_checkpoint, forget_later, look_ahead, show_again
 from server.watching import Observer
 from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
@@ -120,15 +120,19 @@ def serve(
         torch.set_num_threads(options.threads)
     run = _Run(Record())
     journal = Journal(options.out)
-    resumed = find_checkpoint(options.out, config, journal.say, options.labels) if options.resume else None
-    checkpoints = Checkpoints(options.out, config, resumed.state.rounds if resumed else 0)
+    ahead = look_ahead(options.out, config) if options.resume else None
+    checkpoints = Checkpoints(options.out, config, ahead.rounds if ahead else 0)
     if needs_process(config) and options.attack is None:
         warm_up()
     try:
+        resumed = None
+        if ahead is not None and is_finished(config, ahead):  # and nobody waits for a coordinator that listens
+            with _stoppable(options.stop_signals):
+                resumed = find_checkpoint(options.out, config, journal.say, options.labels)
         if resumed is not None and is_finished(config, resumed.state):
             _go_on_without_workers(config, options, journal, run, resumed)
         else:
-            asyncio.run(_federate(config, options, journal, on_address, on_joined, run, checkpoints, resumed))
+            asyncio.run(_federate(config, options, journal, on_address, on_joined, run, checkpoints, ahead))
         assert run.setting is not None
         assert run.attack is not None
         recover(config, run.setting, run.attack, run.record, options.out, journal, options.stop_signals)
@@ -211,10 +215,10 @@ async def _federate(
     on_joined: Callable[[], None],
     run: _Run,
     checkpoints: Checkpoints,
-    resumed: Resumed | None,
+    ahead: State | None,
 ) -> None:
-    coordinator = Coordinator(config, journal, checkpoints, options.rejoin_timeout, resumed)
-    run.record = coordinator.record
+    generations = None if ahead is None else ahead.generations
+    coordinator = Coordinator(config, journal, checkpoints, options.rejoin_timeout, generations)
     loop = asyncio.get_running_loop()
     for number in options.stop_signals:
         loop.add_signal_handler(number, coordinator.interrupt)
@@ -223,13 +227,24 @@ async def _federate(
     server, address = await start_server(config, coordinator, options.listen, options.tls)
     on_address(address)
     _start_label_holder(coordinator, address, options)
-    run.listening = True
-    clear_run(options.out, resumed is not None)
-    if resumed is not None:
-        forget_later(options.out, resumed)
     reason: str | None = "the coordinator failed"
-    comes_back = False
+    comes_back = ahead is not None and options.workers_wait  # whatever is wrong with the folder
+    resumed = None
     try:
+        if ahead is not None:  # the workers come back while the rounds before are read
+
+            def say(text: str) -> None:
+                loop.call_soon_threadsafe(journal.say, text)
+
+            about = (options.out, config, say, options.labels, lambda: coordinator.waiting.failed)
+            resumed = await coordinator.waiting.for_thread(find_checkpoint, *about)
+            coordinator.take_up(resumed)
+            checkpoints.last = resumed.state.rounds
+        run.record, run.listening = coordinator.record, True
+        clear_run(options.out, resumed is not None)
+        if resumed is not None:
+            forget_later(options.out, resumed)
+        comes_back = False
         run.setting = replace(await coordinator.gather(), labels=options.labels)
         journal.run(config.model_dump(mode="json"), run.setting.samples, run.setting.rounds)
         on_joined()
@@ -251,7 +266,8 @@ async def _federate(
         reason = None
     except (CafeError, OSError) as error:
         reason = str(in_words(error))
-        comes_back = isinstance(error, InterruptedRunError) and options.workers_wait and checkpoints.last > 0
+        stopped = isinstance(error, InterruptedRunError) and options.workers_wait and checkpoints.last > 0
+        comes_back = comes_back or stopped
         run.cut_attack()  # a thread of ours may wait for it, and would keep this process
         raise
     finally:

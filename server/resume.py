@@ -13,7 +13,7 @@ from server.checkpoint import State, checkpoint_name, checkpoints_in, folder_of,
 from server.schedule import Drawn
 from server.watching import Observer
 from vfl.config import RunConfig
-from vfl.errors import UserError
+from vfl.errors import InterruptedRunError, UserError
 from vfl.tensor_file import DamagedError
 from vfl.transcript import Transcript, TranscriptWriter, forget_after
 
@@ -33,8 +33,20 @@ class Resumed:
     """Rounds that were done after this state and are to be done again, where that is known."""
 
 
+def look_ahead(out: Path, config: RunConfig) -> State:
+    """Return the last state that can be read; whether the rounds before it are whole takes longer to find out."""
+    problems: list[str] = []
+    for state, _ in _good(folder_of(out), config, problems):
+        return state
+    raise _nothing_left(problems)
+
+
 def find_checkpoint(
-    out: Path, config: RunConfig, say: Callable[[str], None], labels: tuple[int, ...] | None = None
+    out: Path,
+    config: RunConfig,
+    say: Callable[[str], None],
+    labels: tuple[int, ...] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Resumed:
     """Return the last good state of the run in a folder; what is wrong with later ones is said."""
     transcript = out / "transcript" if config.records else None
@@ -43,22 +55,21 @@ def find_checkpoint(
     """With nothing wrong but the rounds before them."""
     for state, tensors in _good(folder_of(out), config, problems):
         try:
-            recorded = None if transcript is None else _check(transcript, config, state, labels, problems)
+            recorded = None if transcript is None else _check(transcript, config, state, labels, problems, stopped)
         except DamagedError as error:
             problems.append(str(error))
             good.append((state, tensors))
             continue
         redone = None if recorded is None else recorded.rounds - state.rounds
         return _going_on(Resumed(state, tensors, transcript, redone), problems, say)
-    wrong = "; ".join(dict.fromkeys(problems))
     if not good:
-        raise UserError(f"--resume: {wrong}; nothing good is left: start without --resume")
+        raise _nothing_left(problems)
     state, tensors = good[0]
     if config.attack.name == "none":  # nobody has to see those rounds again
         return _going_on(Resumed(state, tensors, transcript, None), problems, say)
     raise UserError(
-        f"--resume: {wrong}; the attack would have to see those rounds again. The checkpoint of round {state.rounds} "
-        f"is good: with --set attack.name=none training goes on from there, without the attack"
+        f"--resume: {_in_one(problems)}; the attack would have to see those rounds again. The checkpoint of round "
+        f"{state.rounds} is good: with --set attack.name=none training goes on from there, without the attack"
     )
 
 
@@ -78,6 +89,14 @@ def _good(folder: Path, config: RunConfig, problems: list[str]) -> Iterator[tupl
             continue
         _compare(config, state, path)
         yield state, tensors
+
+
+def _nothing_left(problems: list[str]) -> UserError:
+    return UserError(f"--resume: {_in_one(problems)}; nothing good is left: start without --resume")
+
+
+def _in_one(problems: list[str]) -> str:
+    return "; ".join(dict.fromkeys(problems))
 
 
 def _going_on(resumed: Resumed, problems: list[str], say: Callable[[str], None]) -> Resumed:
@@ -149,7 +168,12 @@ def _flat(tree: Any, at: str = "") -> dict[str, Any]:
 
 
 def _check(
-    folder: Path, config: RunConfig, state: State, labels: tuple[int, ...] | None, problems: list[str]
+    folder: Path,
+    config: RunConfig,
+    state: State,
+    labels: tuple[int, ...] | None,
+    problems: list[str],
+    stopped: Callable[[], bool],
 ) -> Transcript:
     """Return a transcript whose first rounds are as they were written."""
     try:
@@ -163,6 +187,7 @@ def _check(
         recorded = Transcript(folder)
     if recorded.rounds < state.rounds:
         raise DamagedError(f"{folder} has {recorded.rounds} rounds of the {state.rounds} that were done by then")
-    for _ in islice(recorded, state.rounds):
-        pass  # each is checked as it is read
+    for _ in islice(recorded, state.rounds):  # each is checked as it is read
+        if stopped():
+            raise InterruptedRunError("stopped before the end")
     return recorded

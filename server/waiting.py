@@ -23,6 +23,11 @@ class Waiting:
             self._failure.set_exception(error)
             self._failure.exception()  # seen: asyncio need not warn when nobody is waiting any more
 
+    @property
+    def failed(self) -> bool:
+        """Whether there is an error."""
+        return self._failure.done()
+
     def check(self) -> None:
         """Raise the error, if there is one."""
         if self._failure.done():
