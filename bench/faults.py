@@ -24,6 +24,7 @@ from bench.fleet import PATIENCE_SECONDS, Fleet, Network
 from bench.hosts import Hosts, why_no_hosts
 from vfl.certs import make_certificates
 from vfl.config import RunConfig, parse_config
+from vfl.errors import RunFailedError
 from vfl.launch import run_federation, sigterm_as_ctrl_c
 from vfl.results import load_summary
 from vfl.slices import load_data
@@ -109,6 +110,17 @@ def bench_faults(out: Path | None, short: bool) -> None:
     _print(result, why)
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    check(result)
+
+
+def check(result: dict[str, Any]) -> None:
+    """End the command with a sentence and exit code 1 unless the disturbed run came to the numbers of the other."""
+    lost, difference = result["updates_lost"], result["difference"]
+    if lost or difference != 0:  # also when it is not a number
+        raise RunFailedError(
+            f"the disturbed run is not the undisturbed one: {lost} of {result['updates']} updates lost, the final "
+            f"parameters differ by {difference:g}"
+        )
 
 
 def schedule(pairs: list[tuple[Kind, Victim]]) -> list[Fault]:
@@ -228,7 +240,7 @@ def _same_updates(expected: Path, found: Path) -> int:
 def _difference(expected: Path, found: Path) -> float:
     """Return the largest difference between the parameters that two runs ended with."""
     left, right = (torch.load(out / "model.pt", weights_only=True) for out in (expected, found))
-    return max(float((left[name] - right[name]).abs().max()) for name in left)
+    return float(torch.stack([(left[name] - right[name]).abs().max() for name in left]).max())  # nan, if one is
 
 
 def _print(result: dict[str, Any], why: str | None) -> None:

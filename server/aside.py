@@ -1,6 +1,9 @@
 """The attack beside the training: to the coordinator an attack like any other, but at work in its own process."""
 
+import contextlib
+import os
 import pickle
+import socket
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,12 @@ GRACE_SECONDS = 5.0
 def needs_process(config: RunConfig) -> bool:
     """Tell whether a run has an attack that looks at the rounds."""
     return config.attack.name != "none"
+
+
+def cut(pipe: Connection) -> None:
+    """End a pipe for all who read or write there, those of our own threads that wait for an attack too."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(pipe.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
 
 
 class AttackProcess:

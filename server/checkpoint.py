@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -17,12 +17,34 @@ from torch import Tensor
 
 from server.membership import Member
 from vfl.config import RunConfig
+from vfl.observation import Setting
+from vfl.partition import Box
 from vfl.results import Disturbance, Evaluated, Record, write_atomically
 from vfl.tensor_file import DamagedError, read_tensors, write_tensors
 
 FORMAT: Final = 1
 KEPT = 2
 """How many checkpoints of a run there are at a time: the last, and the one before, should the last be damaged."""
+
+
+class Known(BaseModel):
+    """What the workers said of their data when they joined: with the config it makes a run's setting."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    boxes: tuple[Box, ...]
+    classes: int
+    samples: int
+    shares: tuple[int, ...]
+    tested: bool
+    """Whether anybody holds test samples."""
+
+    @classmethod
+    def of(cls, setting: Setting, members: Sequence[Member]) -> "Known":
+        """Return what is known of a run that is about to begin."""
+        tested = any(member.test_samples for member in members)
+        about = {"classes": setting.classes, "samples": setting.samples, "shares": setting.shares}
+        return cls(boxes=setting.boxes, tested=tested, **about)
 
 
 class State(BaseModel):
@@ -34,6 +56,8 @@ class State(BaseModel):
     config: dict[str, Any]
     held: tuple[str, ...]
     """What each worker held when the run began, as a digest."""
+    known: Known | None = None
+    """None in checkpoints of earlier releases."""
     generations: dict[int, int]
     """How often each worker had come back."""
     rounds: PositiveInt
@@ -64,6 +88,13 @@ class State(BaseModel):
     def traffic(self) -> tuple[Counter[int], Counter[int]]:
         """Return the bytes up and down, by worker."""
         return Counter(self.bytes_up), Counter(self.bytes_down)
+
+    def setting(self, config: RunConfig, labels: tuple[int, ...] | None) -> Setting | None:
+        """Return the run's setting, with the labels if the coordinator has them; None where it is not known."""
+        known = self.known
+        if known is None:
+            return None
+        return Setting.of(config, known.boxes, known.classes, known.samples, known.shares, labels)
 
     def record(self) -> Record:
         """Return the record of a run that goes on from here."""
@@ -110,6 +141,7 @@ class Checkpoints:
         self._folder = folder_of(out)
         self._every = config.federation.checkpoint_every
         self.last = last
+        self._evaluations = 0
         self.before: Callable[[], None] = lambda: None
         """Sees to it that what a checkpoint rests on is on the disk: the transcript's rounds."""
 
@@ -117,9 +149,10 @@ class Checkpoints:
         """Tell whether there is to be a checkpoint after a round."""
         return self._every is not None and number % self._every == 0
 
-    def wanted(self, number: int) -> bool:
-        """Tell whether there is to be one after a round that may be the last, and there is none yet."""
-        return self._every is not None and number > self.last
+    def wanted(self, record: Record) -> bool:
+        """Tell whether there is to be one after a round that may be the last, and there is none yet with all of it."""
+        there_is = (self.last, self._evaluations)
+        return self._every is not None and bool(record.rounds) and (record.rounds, len(record.evaluations)) > there_is
 
     def write(self, state: State, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint, and remove those that it makes superfluous."""
@@ -127,7 +160,7 @@ class Checkpoints:
         self.before()
         about = {"state": json.dumps(state.model_dump(mode="json"), allow_nan=False)}
         write_atomically(path, lambda partial: write_tensors(partial, tensors, about, checked=True))
-        self.last = state.rounds
+        self.last, self._evaluations = state.rounds, len(state.evaluations)
         for superfluous in checkpoints_in(self._folder)[KEPT:]:
             superfluous.unlink()
 

@@ -20,22 +20,23 @@ from torch import Tensor
 from protos.codec import announce, raw_bytes
 from protos.coordinator_pb2 import Abort, End, Evaluation, Order, Purpose, Round, Start, Trouble
 from protos.coordinator_pb2 import Parameters as ParametersOrder
-from server.checkpoint import Checkpoints, State, holding, of_record
+from server.checkpoint import Checkpoints, Known, State, holding, of_record
 from server.counting import Counting
 from server.disturbances import Disturbances, DisturbedError, WorkerLeftError, in_trouble
-from server.inbox import Inbox, Upload
+from server.inbox import Inbox
 from server.membership import Member, Membership, RefusedError
-from server.parameters import Parameters, gradients_of_round
+from server.parameters import Parameters
 from server.resume import Resumed, check_drawn, check_held
 from server.schedule import Drawn, batches_of
+from server.seeing import seen
 from server.setting import check_samples, setting_of
-from server.stopping import no_longer_improves
+from server.stopping import has_converged
 from server.waiting import Waiting
 from server.watching import Observer, Watching
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.journal import Journal
-from vfl.observation import Observation, Setting, averaged
+from vfl.observation import Observation, Setting
 from vfl.results import Evaluated, Record
 from vfl.shares import own_rows
 
@@ -63,42 +64,51 @@ class Coordinator:
         journal: Journal,
         checkpoints: Checkpoints,
         rejoin_timeout: float = 0.0,
-        resumed: Resumed | None = None,
+        generations: Mapping[int, int] | None = None,
     ) -> None:
         self._config, self._journal = config, journal
         self._federation = config.federation
-        self._checkpoints, self._resumed = checkpoints, resumed
-        before = resumed.state if resumed else None
+        self._checkpoints = checkpoints
+        self._resumed: Resumed | None = None
         self.membership = Membership(
             self._federation.parties,
             self._federation.holder,
             self._left,
             returning=rejoin_timeout > 0,
             on_joined=self._joined,
-            generations=before.generations if before else None,
+            generations=generations,
         )
         self.inboxes: dict[int, Inbox] = {}
-        self.record = before.record() if before else Record()
+        self.record = Record()
         self._disturbances = Disturbances(rejoin_timeout, self.record, journal.say)
         self._begun: deque[_Begun] = deque()
         self.run_id = ""
-        self.bytes_up, self.bytes_down = before.traffic if before else (Counter[int](), Counter[int]())
+        self.bytes_up, self.bytes_down = Counter[int](), Counter[int]()
         """By worker."""
-        self.bytes_peer = self._bytes_peer_before = self.record.bytes_peer
+        self.bytes_peer = self._bytes_peer_before = 0
         self._held: tuple[str, ...] = ()
         self._drawn = Drawn()
         self._began = 0.0
         """When the first round began, less the time that a run which is resumed was not there."""
         self._going_on = asyncio.Event()
         self._going_on.set()
-        self._waiting = Waiting()
+        self.waiting = Waiting()
         self._counting: Counting | None = None
+        self._known: Known | None = None
         self._shares: tuple[int, ...] = ()
         self._test_shares: tuple[int, ...] = ()
         """How many test samples each worker holds: all of them the same ones, or in a horizontal federation others."""
         self._evaluation_batches = 0
         self._started = self._ending = False
         self._process = psutil.Process()
+
+    def take_up(self, resumed: Resumed) -> None:
+        """Go on from where a run was cut off, before it starts; workers may have joined by now."""
+        self._resumed, self.record = resumed, resumed.state.record()
+        self._disturbances = Disturbances(self._disturbances.patience, self.record, self._journal.say)
+        for counted, earlier in zip((self.bytes_up, self.bytes_down), resumed.state.traffic, strict=True):
+            counted.update(earlier)
+        self.bytes_peer = self._bytes_peer_before = self.record.bytes_peer
 
     async def gather(self) -> Setting:
         """Wait until everybody has joined; return what is then known."""
@@ -115,6 +125,7 @@ class Coordinator:
         self._test_shares = tuple(member.test_samples for member in members)
         setting = setting_of(self._config, members)
         self._shares = setting.shares
+        self._known = Known.of(setting, members)
         return setting
 
     async def conduct(self, setting: Setting, observer: Observer) -> None:
@@ -136,7 +147,7 @@ class Coordinator:
         finally:
             went_well = await watching.over()
             self._close_record()
-            if went_well and self._checkpoints.wanted(self.record.rounds):
+            if went_well and self._checkpoints.wanted(self.record):
                 await asyncio.to_thread(self._checkpoints.write, *self._state(parameters))
 
     async def _play(
@@ -150,11 +161,10 @@ class Coordinator:
             return
         # Frozen parameters do not wait for a round's gradients, so the next one is ordered while these arrive.
         ahead = AHEAD if setting.frozen else 1
-        self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, ahead - 1))
+        uploads = partial(self._uploads, ahead, numbered, parameters)
         for number in range(self.record.rounds + 1, setting.rounds + 1):
-            await self._waiting.until(self._going_on.wait(), None, str)
-            self._begun.extend(self._begin(*coming, parameters) for coming in islice(numbered, 1))
-            await self._undisturbed(self._uploads, parameters)
+            await self.waiting.until(self._going_on.wait(), None, str)
+            await self._undisturbed(uploads, parameters)
             observation = self._finish(self._begun.popleft(), parameters)
             if not observation.complete and self._federation.when_withheld == "end":
                 self.record.losses.pop()
@@ -196,18 +206,19 @@ class Coordinator:
         if not number or every is None or number % every:
             return False
         await self._evaluate(setting, parameters)
-        self.record.stopped_early = number < setting.rounds and self._has_converged()
+        self.record.stopped_early = number < setting.rounds and has_converged(self._config, self.record)
         return self.record.stopped_early
 
     async def _caught_up(self, watching: Watching) -> None:
         if watching.task is not None:
-            await self._waiting.until(watching.task, None, str)
+            await self.waiting.until(watching.task, None, str)
 
     def _state(self, parameters: Parameters) -> tuple[State, dict[str, Tensor]]:
         """Return all that it takes to go on after the last whole round."""
         state = State(
             config=json.loads(self._config.model_dump_json()),
             held=self._held,
+            known=self._known,
             generations=self.membership.generations,
             version=parameters.version,
             drawn=str(self._drawn),
@@ -256,11 +267,11 @@ class Coordinator:
 
     def give_up(self, error: CafeError) -> None:
         """End the run because somebody who belongs to the coordinator cannot go on."""
-        self._waiting.fail(error)
+        self.waiting.fail(error)
 
     def interrupt(self) -> None:
         """End the run because a person asks for it."""
-        self._waiting.fail(InterruptedRunError("stopped before the end"))
+        self.waiting.fail(InterruptedRunError("stopped before the end"))
 
     def evaluated(self, member: Member, evaluation: Evaluation) -> None:
         """Take what a worker counted on test samples."""
@@ -272,8 +283,10 @@ class Coordinator:
 
     def troubled(self, member: Member, trouble: Trouble) -> None:
         """Hear that a worker cannot go on, with the round or with the run."""
+        if not self._started:
+            return  # before the start a worker may leave and come back
         if trouble.leaving or not self._disturbances.patience:
-            self._waiting.fail(RunFailedError(in_trouble(member, trouble.reason)))
+            self.waiting.fail(RunFailedError(in_trouble(member, trouble.reason)))
         elif self.run_id and trouble.run_id == self.run_id:
             self._disturbances.trouble(member, trouble.reason)
 
@@ -283,7 +296,7 @@ class Coordinator:
             self.bytes_peer = self._bytes_peer_before + peer_bytes
 
     async def _first_start(self, parameters: Parameters) -> None:
-        self._waiting.check()
+        self.waiting.check()
         if self._disturbances.happened.done():  # since all had joined
             await self._mend(parameters)
         else:
@@ -316,6 +329,8 @@ class Coordinator:
         """Do something with all workers, again and again until nobody is lost on the way."""
         while True:
             try:
+                if self._disturbances.happened.done():  # whoever has come back since is to have a start first
+                    raise DisturbedError
                 await do()
             except DisturbedError:
                 await self._mend(parameters)
@@ -338,12 +353,14 @@ class Coordinator:
     async def _all_there(self, timeout: float, late: Callable[[], str]) -> None:
         deadline = time.monotonic() + timeout
         while self.membership.missing:  # whoever completes them may have left when this wakes up
-            await self._waiting.until(self.membership.complete.wait(), deadline - time.monotonic(), late)
+            await self.waiting.until(self.membership.complete.wait(), deadline - time.monotonic(), late)
 
-    async def _uploads(self) -> None:
-        """Wait for all uploads of the oldest round that is under way."""
+    async def _uploads(self, ahead: int, numbered: Iterator[tuple[int, Tensor]], parameters: Parameters) -> None:
+        """Begin as many rounds as may be under way, and wait for all uploads of the oldest."""
+        coming = islice(numbered, ahead - len(self._begun))
+        self._begun.extend(self._begin(*one, parameters) for one in coming)
         begun, timeout = self._begun[0], self._federation.round_timeout
-        await self._waiting.until(
+        await self.waiting.until(
             begun.inbox.full.wait(),
             timeout,
             lambda: f"workers {begun.inbox.missing} uploaded nothing for round {begun.number} in {timeout:g} s",
@@ -363,21 +380,10 @@ class Coordinator:
                 self._journal.worker(worker, "withheld")
                 if self._federation.when_withheld == "end":
                     self.record.ended = f"worker {worker} withheld its upload for round {number}: {upload.withheld}"
-        return self._seen(begun, uploads, parameters)
-
-    def _seen(self, begun: "_Begun", uploads: Mapping[int, Upload], parameters: Parameters) -> Observation:
-        """Return a round as it reached the coordinator, and note its loss."""
-        given = {worker: upload.gradients for worker, upload in uploads.items()}
-        losses = {worker: upload.loss for worker, upload in uploads.items() if upload.loss is not None}
-        about = (begun.number, begun.indices, parameters.version, parameters.current)
-        if not self._shares:
-            holder = self._federation.label_party
-            self.record.losses.append(losses[holder])
-            return Observation(*about, gradients_of_round(given, len(parameters.current.bottoms), holder))
-        sizes = list(map(len, own_rows(begun.indices, self._shares)))
-        self.record.losses.append(sum(size * losses[w] for w, size in enumerate(sizes)) / len(begun.indices))
-        own = tuple(gradients_of_round({0: given[worker]}, 1, 0) for worker in range(len(sizes)))
-        return Observation(*about, averaged(own, sizes), own)
+        about = (number, begun.indices, uploads, parameters, self._federation.label_party, self._shares)
+        observation, loss = seen(*about)
+        self.record.losses.append(loss)
+        return observation
 
     async def _evaluate(self, setting: Setting, parameters: Parameters) -> None:
         """Let the workers count on the test samples, if there are any and they have not just done so."""
@@ -405,15 +411,9 @@ class Coordinator:
         totals = {worker: len(own) for worker, own in rows.items() if self._federation.holds_labels(worker)}
         self._counting = counting = Counting(number, totals)
         self._order(number, Purpose.PURPOSE_EVALUATE, rows, parameters)
-        await self._waiting.until(
+        await self.waiting.until(
             counting.done, timeout, lambda: f"no evaluation came in {timeout:g} s", self._disturbances.happened
         )
-
-    def _has_converged(self) -> bool:
-        rule, record = self._config.training.early_stop, self.record
-        # What was evaluated before the first step says nothing of training.
-        losses = [one.loss for one in record.evaluations if any(record.rates[: one.round])]
-        return rule is not None and no_longer_improves(losses, rule)
 
     def _peers_outputs(self, parameters: Parameters) -> int:
         """Return how many numbers a sample's outputs have that go to the label holder."""
@@ -454,7 +454,7 @@ class Coordinator:
         reason = f"worker {member.worker} left in round {self.record.rounds + 1}"
         if member.refusal:
             reason += f" after a refused upload: {member.refusal}"
-        self._waiting.fail(WorkerLeftError(member.worker, reason))
+        self.waiting.fail(WorkerLeftError(member.worker, reason))
 
     def _close_record(self) -> None:
         self.record.seconds = time.monotonic() - self._began

@@ -10,20 +10,16 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
-import grpc
 import torch
-from grpc_health.v1.health import aio as health
 
 from attacker.interface import Attack, start_attack
-from protos import alignment_pb2, alignment_pb2_grpc, coordinator_pb2
-from protos.wire import add_coordinator
-from server.aligning import AlignmentService
-from server.aside import Aside, AttackProcess, needs_process
-from server.checkpoint import Checkpoints
+from server.aside import Aside, AttackProcess, cut, needs_process
+from server.checkpoint import Checkpoints, State
 from server.controls import heed
 from server.coordinator import Coordinator
-from server.resume import Resumed, find_checkpoint, forget_later, show_again
-from server.service import CoordinatorService
+from server.finished import is_finished, take_up
+from server.listening import start_server
+from server.resume import Resumed, find_checkpoint, forget_later, look_ahead, show_again
 from server.watching import Observer
 from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
@@ -31,9 +27,8 @@ from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
 from vfl.events import write_events
 from vfl.forkserver import warm_up
 from vfl.journal import Journal
-from vfl.network import add_health, add_port, end_server, server_options, statuses
+from vfl.network import end_server
 from vfl.observation import Observation, Setting
-from vfl.pace import Pace
 from vfl.recovery import Recovery
 from vfl.results import PARTIAL, Record, clear_run, write_model, write_recovery, write_summary
 from vfl.tls import Identity
@@ -80,6 +75,8 @@ class _Run:
     setting: Setting | None = None
     attack: Attack | None = None
     process: AttackProcess | None = None
+    pipe: Connection | None = None
+    cut_off: bool = False
 
     def start_attack(self, config: RunConfig, options: ServeOptions) -> Observer:
         """Start the attack for the setting, in a process if it is to look at rounds; return what shows it one."""
@@ -87,12 +84,20 @@ class _Run:
         if not needs_process(config):
             self.attack = start_attack(config.attack, self.setting)
             return lambda _: None
-        pipe = options.attack
-        if pipe is None:
+        if options.attack is None:
             self.process = AttackProcess()
-            pipe = self.process.pipe
+        self.pipe = pipe = self.process.pipe if self.process else options.attack
+        assert pipe is not None
+        if self.cut_off:
+            raise InterruptedRunError("stopped before the end")
         self.attack = Aside(pipe, config, self.setting, options.out, self.record.queue, options.estimates)
         return self.attack.observe
+
+    def cut_attack(self) -> None:
+        """Let nobody wait for the attack any more."""
+        self.cut_off = True
+        if self.pipe is not None:
+            cut(self.pipe)
 
     def end_attack(self, out: Path) -> None:
         """Leave nothing of the attack behind."""
@@ -115,12 +120,19 @@ def serve(
         torch.set_num_threads(options.threads)
     run = _Run(Record())
     journal = Journal(options.out)
-    resumed = find_checkpoint(options.out, config, journal.say) if options.resume else None
-    checkpoints = Checkpoints(options.out, config, resumed.state.rounds if resumed else 0)
+    ahead = look_ahead(options.out, config) if options.resume else None
+    checkpoints = Checkpoints(options.out, config, ahead.rounds if ahead else 0)
     if needs_process(config) and options.attack is None:
         warm_up()
     try:
-        asyncio.run(_federate(config, options, journal, on_address, on_joined, run, checkpoints, resumed))
+        resumed = None
+        if ahead is not None and is_finished(config, ahead):  # and nobody waits for a coordinator that listens
+            with _stoppable(options.stop_signals):
+                resumed = find_checkpoint(options.out, config, journal.say, options.labels)
+        if resumed is not None and is_finished(config, resumed.state):
+            _go_on_without_workers(config, options, journal, run, resumed)
+        else:
+            asyncio.run(_federate(config, options, journal, on_address, on_joined, run, checkpoints, ahead))
         assert run.setting is not None
         assert run.attack is not None
         recover(config, run.setting, run.attack, run.record, options.out, journal, options.stop_signals)
@@ -138,6 +150,21 @@ def serve(
     finally:
         run.end_attack(options.out)
         journal.close()
+
+
+def _go_on_without_workers(
+    config: RunConfig, options: ServeOptions, journal: Journal, run: _Run, resumed: Resumed
+) -> None:
+    """Bring a run whose rounds are all done to where its attack is to recover."""
+    journal.say("all rounds are done, and the workers may be gone: on with the attack")
+    run.setting, run.record = take_up(config, resumed, options.labels, options.out)
+    run.listening = True
+    journal.run(config.model_dump(mode="json"), run.setting.samples, run.setting.rounds)
+    with _stoppable(options.stop_signals):
+        show_attack = run.start_attack(config, options)
+        if needs_process(config):
+            show_again(resumed, show_attack)
+    write_model(options.out, run.record.model)
 
 
 def recover(
@@ -188,29 +215,42 @@ async def _federate(
     on_joined: Callable[[], None],
     run: _Run,
     checkpoints: Checkpoints,
-    resumed: Resumed | None,
+    ahead: State | None,
 ) -> None:
-    coordinator = Coordinator(config, journal, checkpoints, options.rejoin_timeout, resumed)
-    run.record = coordinator.record
+    generations = None if ahead is None else ahead.generations
+    coordinator = Coordinator(config, journal, checkpoints, options.rejoin_timeout, generations)
     loop = asyncio.get_running_loop()
     for number in options.stop_signals:
         loop.add_signal_handler(number, coordinator.interrupt)
     if options.controls is not None:
         heed(options.controls, coordinator, options.stop_signals[0])
-    server = await _start_server(config, coordinator, options, on_address)
-    run.listening = True
-    clear_run(options.out, resumed is not None)
-    if resumed is not None:
-        forget_later(options.out, resumed)
+    server, address = await start_server(config, coordinator, options.listen, options.tls)
+    on_address(address)
+    _start_label_holder(coordinator, address, options)
     reason: str | None = "the coordinator failed"
-    comes_back = False
+    comes_back = ahead is not None and options.workers_wait  # whatever is wrong with the folder
+    resumed = None
     try:
+        if ahead is not None:  # the workers come back while the rounds before are read
+
+            def say(text: str) -> None:
+                loop.call_soon_threadsafe(journal.say, text)
+
+            about = (options.out, config, say, options.labels, lambda: coordinator.waiting.failed)
+            resumed = await coordinator.waiting.for_thread(find_checkpoint, *about)
+            coordinator.take_up(resumed)
+            checkpoints.last = resumed.state.rounds
+        run.record, run.listening = coordinator.record, True
+        clear_run(options.out, resumed is not None)
+        if resumed is not None:
+            forget_later(options.out, resumed)
+        comes_back = False
         run.setting = replace(await coordinator.gather(), labels=options.labels)
         journal.run(config.model_dump(mode="json"), run.setting.samples, run.setting.rounds)
         on_joined()
-        show_attack = await asyncio.to_thread(run.start_attack, config, options)
+        show_attack = await coordinator.waiting.for_thread(run.start_attack, config, options)
         if resumed is not None and needs_process(config):
-            await asyncio.to_thread(show_again, resumed, show_attack)
+            await coordinator.waiting.for_thread(show_again, resumed, show_attack)
         recorder = TranscriptWriter(options.out / "transcript", config, run.setting) if config.records else None
         if recorder is not None:
             checkpoints.before = recorder.sync
@@ -226,7 +266,9 @@ async def _federate(
         reason = None
     except (CafeError, OSError) as error:
         reason = str(in_words(error))
-        comes_back = isinstance(error, InterruptedRunError) and options.workers_wait and checkpoints.last > 0
+        stopped = isinstance(error, InterruptedRunError) and options.workers_wait and checkpoints.last > 0
+        comes_back = comes_back or stopped
+        run.cut_attack()  # a thread of ours may wait for it, and would keep this process
         raise
     finally:
         if comes_back:
@@ -236,35 +278,13 @@ async def _federate(
         await end_server(server, grace=0.0 if comes_back else 1.0)
 
 
-async def _start_server(
-    config: RunConfig, coordinator: Coordinator, options: ServeOptions, on_address: Callable[[str], None]
-) -> grpc.aio.Server:
-    federation = config.federation
-    server = grpc.aio.server(
-        options=server_options(federation.parties, federation.silence_timeout),
-        interceptors=[Pace(federation.round_timeout)],
-    )
-    add_coordinator(CoordinatorService(coordinator, options.tls is not None), server)
-    aligning = AlignmentService(federation.workers, options.tls is not None)
-    alignment_pb2_grpc.add_AlignmentServicer_to_server(aligning, server)
-    names = [
-        coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name,
-        alignment_pb2.DESCRIPTOR.services_by_name["Alignment"].full_name,
-    ]
-    checks = health.HealthServicer()
-    add_health(server, checks, names)
-    for name, status in statuses(names):
-        await checks.set(name, status)
-    port = add_port(server, options.listen, options.tls)
-    await server.start()
-    address = f"{options.listen.rpartition(':')[0]}:{port}"
-    on_address(address)
+def _start_label_holder(coordinator: Coordinator, address: str, options: ServeOptions) -> None:
+    """Start the label holder that is the coordinator's own, if there is one."""
+    loop = asyncio.get_running_loop()
+
+    def fail(error: CafeError) -> None:
+        with contextlib.suppress(RuntimeError):  # the rounds are over, and nobody listens any more
+            loop.call_soon_threadsafe(coordinator.give_up, error)
+
     if options.label_holder is not None:
-        loop = asyncio.get_running_loop()
-
-        def fail(error: CafeError) -> None:
-            with contextlib.suppress(RuntimeError):  # the rounds are over, and nobody listens any more
-                loop.call_soon_threadsafe(coordinator.give_up, error)
-
         options.label_holder(address, fail)
-    return server

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterable
 
-from vfl.config import EarlyStop
+from vfl.config import EarlyStop, RunConfig
+from vfl.results import Record
 
 
 def no_longer_improves(losses: Iterable[float], rule: EarlyStop) -> bool:
@@ -14,3 +15,10 @@ def no_longer_improves(losses: Iterable[float], rule: EarlyStop) -> bool:
         if loss < best - rule.min_delta:
             best, since = loss, 0
     return since >= rule.patience
+
+
+def has_converged(config: RunConfig, record: Record) -> bool:
+    """Return whether a run may end with the evaluations that it has."""
+    # What was evaluated before the first step says nothing of training.
+    losses = [one.loss for one in record.evaluations if any(record.rates[: one.round])]
+    return config.training.early_stop is not None and no_longer_improves(losses, config.training.early_stop)

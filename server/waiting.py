@@ -2,10 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from server.disturbances import DisturbedError
+from server.watching import seen
 from vfl.errors import CafeError, RunFailedError
+
+T = TypeVar("T")
 
 
 class Waiting:
@@ -20,10 +23,25 @@ class Waiting:
             self._failure.set_exception(error)
             self._failure.exception()  # seen: asyncio need not warn when nobody is waiting any more
 
+    @property
+    def failed(self) -> bool:
+        """Whether there is an error."""
+        return self._failure.done()
+
     def check(self) -> None:
         """Raise the error, if there is one."""
         if self._failure.done():
             self._failure.result()
+
+    async def for_thread(self, do: Callable[..., T], *arguments: Any) -> T:
+        """Let a thread do something, and wait for it no longer than until the run fails."""
+        doing = asyncio.ensure_future(asyncio.to_thread(do, *arguments))
+        try:
+            await self.until(doing, None, str)
+        except BaseException:
+            doing.add_done_callback(seen)
+            raise
+        return doing.result()
 
     async def until(
         self,

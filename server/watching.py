@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from torch import Tensor
 
@@ -9,6 +10,9 @@ from server.checkpoint import Checkpoints, State
 from vfl.observation import Observation
 
 Observer = Callable[[Observation], None]
+
+OVER_SECONDS = 20.0
+"""How long a run that ends waits for its observer: an attack may be frozen, or wait for a disk that is full."""
 
 
 class Watching:
@@ -32,8 +36,15 @@ class Watching:
         await asyncio.to_thread(self._checkpoints.write, state, tensors)
 
     async def over(self) -> bool:
-        """Wait until all is done; tell whether it went well."""
+        """Wait until all is done, but not for ever; tell whether it went well."""
         if self.task is None:
             return True
-        await asyncio.wait([self.task])
-        return self.task.exception() is None
+        done, _ = await asyncio.wait([self.task], timeout=OVER_SECONDS)
+        self.task.add_done_callback(seen)
+        return bool(done) and self.task.exception() is None
+
+
+def seen(task: "asyncio.Future[Any]") -> None:
+    """Take note of how something ended that nobody waits for any more: asyncio complains of it otherwise."""
+    if not task.cancelled():
+        task.exception()

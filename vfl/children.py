@@ -26,6 +26,8 @@ class Outcome:
     code: int = 0
     sentence: str = ""
     blames: int | None = None
+    wordless: bool = False
+    """Whether the process said nothing itself: it was killed."""
 
 
 def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
@@ -59,7 +61,8 @@ class Child:
             value = self._pipe.recv()
         except EOFError:
             self.process.join(GRACE_SECONDS)
-            value = Outcome(1, f"the {self.name} ended without a word (exit code {self.process.exitcode})")
+            words = f"the {self.name} ended without a word (exit code {self.process.exitcode})"
+            value = Outcome(1, words, wordless=True)
         if isinstance(value, Outcome):
             self.outcome = value
         elif isinstance(value, Finished):

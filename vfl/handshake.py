@@ -3,6 +3,7 @@
 import socket
 import ssl
 import time
+from collections.abc import Callable
 
 import grpc
 from cryptography import x509
@@ -26,7 +27,9 @@ class HungUpError(UserError):
     """A party that hung up after the handshake: it refused a certificate, or it was just ending."""
 
 
-def meet(address: str, role: Role, own: Identity, timeout: float) -> grpc.ChannelCredentials:
+def meet(
+    address: str, role: Role, own: Identity, timeout: float, stopped: Callable[[], bool] = lambda: False
+) -> grpc.ChannelCredentials:
     """Wait until `role` answers and proves itself; TimeoutError when nobody answers, a sentence when it is another."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=own.authority.decode("ascii"))
@@ -38,7 +41,7 @@ def meet(address: str, role: Role, own: Identity, timeout: float) -> grpc.Channe
             # gRPC checks authority and name but no role: so the channel believes this one certificate and no other.
             return grpc.ssl_channel_credentials(seen.encode(), own.key, own.certificate)
         except OSError:  # nobody there yet, or a forwarder with nobody behind it
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or stopped():
                 raise TimeoutError from None
             time.sleep(RETRY_SECONDS)
 

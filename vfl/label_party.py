@@ -3,6 +3,7 @@
 import contextlib
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,9 @@ from worker.rounds import WorkerOptions
 
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}  # recognised, never listened at  # nosec B104
 """Where a coordinator that listens everywhere is found from its own machine."""
+
+AGAIN_SECONDS = 0.5
+"""After how long a label holder that was killed is started again."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +70,38 @@ class LabelParty:
         self.labels = known_labels(config, data)
         self._children = Children()
         self._child: Child | None = None
+        self._ending = False
 
     def start(self, address: str, fail: Callable[[CafeError], None]) -> None:
         """Start it for a coordinator that listens at an address; `fail` hears why it ended, if that was no success."""
         host, _, port = address.rpartition(":")
         options = replace(self._options, coordinator=f"{LOOPBACK.get(host, host)}:{port}")
-        child = self._child = self._children.start("label holder", take_part, self._config, self._path, options)
+        self._child = self._start(options)
+        threading.Thread(target=self._keep, args=(options, fail), daemon=True, name="label holder").start()
 
-        def listen() -> None:
-            while child.outcome is None:
-                child.receive()
-            if child.outcome.code:
-                fail(from_words(child.outcome.code, f"the coordinator's label holder: {child.outcome.sentence}"))
+    def _keep(self, options: WorkerOptions, fail: Callable[[CafeError], None]) -> None:
+        """Start it again when it is killed; not for longer than it would be waited for, if it never lives that long."""
+        began, given_up = time.monotonic(), None
+        while True:
+            assert self._child is not None
+            while self._child.outcome is None:
+                self._child.receive()
+            outcome, now = self._child.outcome, time.monotonic()
+            if given_up is None or now - began > options.rejoin_timeout:
+                given_up = now + options.rejoin_timeout
+            if self._ending or not outcome.wordless or now >= given_up:
+                break
+            time.sleep(AGAIN_SECONDS)
+            began, self._child = time.monotonic(), self._start(options)
+        if outcome.code and not self._ending:
+            fail(from_words(outcome.code, f"the coordinator's label holder: {outcome.sentence}"))
 
-        threading.Thread(target=listen, daemon=True, name="label holder").start()
+    def _start(self, options: WorkerOptions) -> Child:
+        return self._children.start("label holder", take_part, self._config, self._path, options)
 
     def end(self) -> None:
         """See that it is gone."""
+        self._ending = True
         if self._child is not None:
             self._child.process.join(GRACE_SECONDS if self._child.finished else 1.0)
         self._children.end()

@@ -155,7 +155,9 @@ def _start_and_wait(
         theirs.close()  # they are the coordinator's now: the attack ends with it, and whoever speaks to it hears of it
     address = coordinator.receive()
     if isinstance(address, Outcome):
-        raise from_words(address.code, address.sentence)
+        if address.code:
+            raise from_words(address.code, address.sentence)
+        return  # all rounds had been done, and nobody was needed for the rest
     for worker, path in enumerate(slices):
         told = WorkerOptions(worker=worker, coordinator=address, threads=threads, rejoin_timeout=patience)
         children.start(f"worker {worker}", take_part, config, path, told)

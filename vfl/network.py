@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection
 from vfl import limits
 from vfl.config import SILENCE_SECONDS
 from vfl.errors import UserError
-from vfl.handshake import meet, speaks_tls
+from vfl.handshake import RETRY_SECONDS, meet, speaks_tls
 from vfl.tls import Identity, Role
 
 PROTOCOL_VERSION = 3
@@ -65,36 +65,48 @@ LOOK_SECONDS = 3.0
 
 
 def reach(
-    address: str, role: Role, tls: Identity | None, timeout: float, silence: float = SILENCE_SECONDS
+    address: str,
+    role: Role,
+    tls: Identity | None,
+    timeout: float,
+    silence: float = SILENCE_SECONDS,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> grpc.Channel:
     """Connect to another party once it answers; TimeoutError when it does not, a sentence when it is the wrong one.
 
-    After `silence` seconds without a sign of life the connection counts as lost.
+    After `silence` seconds without a sign of life the connection counts as lost. Once `stopped` says so, nobody wants
+    it any more, and the time is up.
     """
     deadline = time.monotonic() + timeout
     options = noticing(silence)
     if tls is None:
         channel = grpc.insecure_channel(address, options=options)
     else:
-        channel = grpc.secure_channel(address, meet(address, role, tls, timeout), options=options)
+        channel = grpc.secure_channel(address, meet(address, role, tls, timeout, stopped), options=options)
     try:
-        while not _ready(channel, min(LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
+        while not _ready(channel, min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())), stopped):
+            if time.monotonic() >= deadline or stopped():
+                raise TimeoutError
             if tls is None and speaks_tls(address):
                 raise UserError(f"{role} at {address} speaks TLS: give --tls DIR here too")
-            if time.monotonic() >= deadline:
-                raise TimeoutError
     except BaseException:
         channel.close()
         raise
     return channel
 
 
-def _ready(channel: grpc.Channel, seconds: float) -> bool:
-    try:
-        grpc.channel_ready_future(channel).result(timeout=seconds)
-    except grpc.FutureTimeoutError:
-        return False
-    return True
+def _ready(channel: grpc.Channel, seconds: float, stopped: Callable[[], bool]) -> bool:
+    deadline, ready = time.monotonic() + seconds, grpc.channel_ready_future(channel)
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            ready.result(timeout=max(0.0, min(RETRY_SECONDS, left)))
+        except grpc.FutureTimeoutError:
+            if left > RETRY_SECONDS and not stopped():
+                continue
+            ready.cancel()
+            return False
+        return True
 
 
 def add_port(server: Any, listen: str, tls: Identity | None) -> int:

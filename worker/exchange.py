@@ -1,7 +1,7 @@
 """Worker to worker: outputs go to the label holder, their gradients come back. The coordinator is not on this path."""
 
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -92,17 +92,20 @@ class Peer:
         holder: Role,
         tls: Identity | None = None,
         silence: float = SILENCE_SECONDS,
+        out_of_date: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Reach the label holder, before the first round depends on it."""
+        """Reach the label holder, before the first round depends on it, unless its start is out of date by then."""
         self._address, self._run_id, self._worker, self._timeout = address, run_id, worker, timeout
         self._lock = threading.Lock()
         self._call: grpc.Call | None = None
         self._superseded = False
         try:
-            self._channel = reach(address, holder, tls, min(limits.REACH_SECONDS, timeout / 2), silence)
+            self._channel = reach(address, holder, tls, min(limits.REACH_SECONDS, timeout / 2), silence, out_of_date)
         except HungUpError as error:
             raise ExchangeError(str(error)) from None
         except TimeoutError:
+            if out_of_date():
+                raise SupersededError from None
             raise ExchangeError(
                 f"cannot reach the label holder at {address}: start the label holder with "
                 f"--listen and --advertise set to an address that the others can reach, and open that port"

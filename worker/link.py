@@ -30,6 +30,10 @@ class LinkLostError(RunFailedError):
     """The connection to the coordinator broke; it gave no reason."""
 
 
+class TakenError(LinkLostError):
+    """There is a worker of this number: another one, or this one's lost connection, which has not been noticed yet."""
+
+
 class Link:
     """The connection to the coordinator. Orders are read in the background, so that an abort is heard at any time."""
 
@@ -55,6 +59,8 @@ class Link:
         # Bounded: a worker that lags behind holds the coordinator's stream back instead of piling up orders.
         self._orders: queue.Queue[Order | ChunkView | RunFailedError] = queue.Queue(maxsize=16)
         self._over: RunFailedError | None = None
+        self._lost: LinkLostError | None = None
+        """What an upload met with, though the orders may still come."""
         self._ended = threading.Event()
         self._closed = False
         self.session = ""
@@ -77,8 +83,8 @@ class Link:
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.CANCELLED:
                 raise LinkLostError(f"{self._address} let worker {self._worker} in and then said nothing") from None
-            again = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ALREADY_EXISTS)
-            raise (LinkLostError if again else RunFailedError)(
+            passing = {grpc.StatusCode.UNAVAILABLE: LinkLostError, grpc.StatusCode.ALREADY_EXISTS: TakenError}
+            raise passing.get(error.code(), RunFailedError)(
                 f"the coordinator at {self._address} refused worker {self._worker}: {sentence(error)}"
             ) from None
         finally:
@@ -96,10 +102,14 @@ class Link:
             raise order
         return order
 
+    def out_of_date(self, run_id: str) -> bool:
+        """Tell whether a start is none any more: another one has arrived, or the connection is lost."""
+        return run_id != self.run_id or self._ended.is_set()
+
     def failure_within(self, seconds: float) -> RunFailedError | None:
         """Wait a moment for word of why the run ended; None when there is none."""
         self._ended.wait(seconds)
-        return self._over
+        return self._over or self._lost
 
     def upload(
         self,
@@ -140,6 +150,8 @@ class Link:
 
     def _uploaded(self, upload: "futures.Future[None]") -> None:
         error = upload.exception()
+        if isinstance(error, LinkLostError):
+            self._lost = error
         if isinstance(error, RunFailedError):  # wake whoever waits for an order: none may come any more
             self.on_failure(str(error))
             with contextlib.suppress(queue.Full):  # then it is busy, and meets the error at its next upload

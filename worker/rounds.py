@@ -1,7 +1,6 @@
 """A run as a worker lives it: it joins, does what each order says, and comes back when its connection is lost."""
 
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.wire import ChunkView
 from vfl.config import RunConfig
 from vfl.errors import RunFailedError, in_words
-from vfl.handshake import HungUpError
 from vfl.limits import MESSAGE_SECONDS, ORDER_SECONDS, PARAMETER_BYTES
 from vfl.models import build_bottom, build_top
 from vfl.network import resolve_device
@@ -24,6 +22,7 @@ from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
 from vfl.slices import WorkerData
 from vfl.tls import Identity, refuse_plain, worker_role
+from worker import joining
 from worker.checks import check_parameters, check_round, check_start
 from worker.defences import Chain, Plan, WithheldError
 from worker.exchange import Peer
@@ -88,8 +87,11 @@ class Rounds:
         self._run_id = ""
         self._met = False
         """Whether anything was done together with the other workers yet."""
+        self._unreached = False
+        """Whether nothing came of the first start."""
         self._version = 0
-        self._link = self._join(config.federation.join_timeout)
+        timeout, silence = config.federation.join_timeout, config.federation.silence_timeout
+        self._link = joining.keep_joining(self._join, timeout, silence + joining.NOTICED_SECONDS, self._say)
         if self._link.generation:  # another process was this worker before, and what it counted is lost
             self._defence.start_late()
 
@@ -145,8 +147,12 @@ class Rounds:
         except SupersededError:
             return
         except ExchangeError as error:
-            if not self._options.rejoin_timeout or not (self._met or self._link.generation):
-                raise  # at the very start it is a wrong address, and no accident
+            if self._link.out_of_date(run_id):
+                return
+            early = not (self._met or self._link.generation)
+            if not self._options.rejoin_timeout or (early and self._unreached):
+                raise  # twice at the very start it is a wrong address, and no accident
+            self._unreached = early
             self._link.trouble(self._run_id, str(error), leaving=False)
             self._run_id = ""
 
@@ -171,20 +177,12 @@ class Rounds:
             raise lost
         self._say(f"{lost}; trying for {patience:g} s to come back")
         self._link.close()
-        deadline, pause = time.monotonic() + patience, 0.1
-        while True:
-            try:
-                link = self._join(max(1.0, deadline - time.monotonic()), self._link.session)
-                break
-            except (LinkLostError, HungUpError):
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(pause)
-                pause = min(2 * pause, 5.0)
-        self._link = link
+        before = self._link.session
+        link = joining.keep_joining(lambda left: self._join(left, before), patience, patience)
         if self._met and not link.generation:
+            link.close()  # without a word: that run is none of ours
             raise RunFailedError(f"the coordinator at {self._options.coordinator} has begun another run")
-        self._version = 0
+        self._link, self._version = link, 0
         self._rendezvous.recount()
         self._say("is back")
 
@@ -226,7 +224,8 @@ class Rounds:
         # Our own config says who it is: a coordinator must not be able to name a worker that it is in league with.
         holder = worker_role(self._config.federation.label_party)
         silence = self._config.federation.silence_timeout
-        return Peer(address, start.run_id, self._worker, self._timeout, holder, tls, silence)
+        about = (address, start.run_id, self._worker, self._timeout, holder, tls, silence)
+        return Peer(*about, out_of_date=lambda: self._link.out_of_date(start.run_id))
 
     def _take_parameters(self, order: ParametersOrder) -> None:
         own = with_prefix(BOTTOM, self._bottom.parameters) | with_prefix(TOP, self._top.parameters if self._top else {})
@@ -265,7 +264,9 @@ class Rounds:
         loss = None
         top_gradients: Tensors = {}
         if self._top:
-            learned = self._top.learn(self._all_outputs(number, rows, output), rows, self._defence.mean_over)
+            outputs = self._all_outputs(number, rows, output)
+            with seeded(self._config.seed, f"top of worker {self._worker}", number):
+                learned = self._top.learn(outputs, rows, self._defence.mean_over)
             others = {m: g for m, g in enumerate(learned.output_gradients) if m != self._place}
             self._rendezvous.answer(number, others)
             loss, top_gradients = learned.loss, learned.top_gradients

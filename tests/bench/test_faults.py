@@ -1,13 +1,15 @@
 """`cafe bench faults --short`: one fault of each kind, and the numbers of an undisturbed run; cables that are cut."""
 
 import json
+import math
 import socket
 from contextlib import closing
 
 import pytest
 
 from bench.cables import Cable
-from bench.faults import ALL, ONE_OF_EACH, Kind, Victim, bench_faults, schedule
+from bench.faults import ALL, ONE_OF_EACH, Kind, Victim, bench_faults, check, schedule
+from vfl.errors import RunFailedError
 
 
 def test_the_schedule_is_always_the_same_and_strikes_every_role_in_every_way():
@@ -17,6 +19,18 @@ def test_the_schedule_is_always_the_same_and_strikes_every_role_in_every_way():
     assert all(struck.count(pair) == 2 for pair in ALL)
     assert {kind for kind, _ in ALL} == set(Kind)
     assert {victim for _, victim in ALL} == set(Victim)
+
+
+def test_a_lost_update_or_other_parameters_end_the_command_with_a_sentence():
+    check({"updates": 9, "updates_lost": 0, "difference": 0.0})
+    for lost, difference, words in (
+        (1, 0.0, "1 of 9 updates lost"),
+        (0, 1e-9, "differ by 1e-09"),
+        (0, math.nan, "nan"),
+    ):
+        with pytest.raises(RunFailedError, match=words) as caught:
+            check({"updates": 9, "updates_lost": lost, "difference": difference})
+        assert caught.value.exit_code == 1
 
 
 def test_after_one_fault_of_each_kind_nothing_is_lost_and_nothing_differs(tmp_path):

@@ -1,5 +1,6 @@
 """The `cafe` command stopped, killed or hit by a bug: a sentence, what is done is kept, and nothing is left behind."""
 
+import contextlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from tests.integration.command_support import cafe, long_run, nothing_left, ours, start, wait_for
+from tests.integration.protocol_support import RawCoordinator, RawWorker
 from vfl.forkserver import warm_up
 from vfl.transcript import Transcript
 
@@ -222,3 +224,17 @@ def test_when_the_command_itself_is_killed_nothing_is_left(config, tmp_path):
     process.kill()
     process.communicate(timeout=500)
     assert nothing_left(tag)
+
+
+def test_a_coordinator_is_stopped_while_its_attack_does_not_start(tmp_path):
+    pid = tmp_path / "pid"
+    attack = f"attack={{name: 'tests.server.slow_attack:Slow', hangs: true, pid: {pid}}}"
+    coordinator = RawCoordinator(tmp_path, rejoin=30, arguments=("--set", attack))
+    with contextlib.closing(coordinator):
+        workers = [RawWorker(coordinator, number) for number in (0, 1)]
+        wait_for(pid.exists)
+        coordinator.process.send_signal(signal.SIGTERM)
+        code, words = coordinator.end()
+    assert (code, len(workers)) == (130, 2), words
+    assert "stopped before the end" in words
+    wait_for(lambda: not psutil.pid_exists(int(pid.read_text())))

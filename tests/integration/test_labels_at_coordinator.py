@@ -4,9 +4,10 @@ import json
 import re
 import socket
 
+import psutil
 import pytest
 
-from tests.integration.command_support import cafe, nothing_left, start
+from tests.integration.command_support import cafe, nothing_left, start, wait_for
 from tests.support import assert_same, run_in_processes, small_config
 from vfl.certs import make_certificates
 from vfl.config import parse_config
@@ -86,6 +87,27 @@ def test_by_hand_with_certificates_and_a_file_of_labels(with_a_worker, tmp_path)
         )
         for m in range(2)
     ]  # fmt: skip
+    said = [process.communicate(timeout=200)[1] for process in (server, *workers)]
+    assert [process.returncode for process in (server, *workers)] == [0, 0, 0], said
+    assert_same(list(Transcript(out / "transcript")), with_a_worker[1])
+    assert nothing_left(str(tmp_path))
+
+
+def test_a_label_holder_that_is_killed_is_started_again(with_a_worker, tmp_path):
+    file, out = tmp_path / "run.yaml", tmp_path / "out"
+    file.write_text(CONFIG)
+    server = start("serve", file, "--listen", "127.0.0.1:0", "--out", out, tag=str(tmp_path))
+    address = f"127.0.0.1:{listening(server)}"
+    (out / "journal.jsonl").touch()
+    wait_for(lambda: '"joined"' in (out / "journal.jsonl").read_text())
+
+    def listens(process):
+        return any(one.status == psutil.CONN_LISTEN for one in process.net_connections("tcp"))
+
+    (label_holder,) = filter(listens, psutil.Process(server.pid).children(recursive=True))
+    label_holder.kill()
+    where = ("--coordinator", address, "--threads", 1)
+    workers = [start("work", file, "--id", m, *where, tag=str(tmp_path)) for m in range(2)]
     said = [process.communicate(timeout=200)[1] for process in (server, *workers)]
     assert [process.returncode for process in (server, *workers)] == [0, 0, 0], said
     assert_same(list(Transcript(out / "transcript")), with_a_worker[1])

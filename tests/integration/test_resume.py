@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -153,6 +154,20 @@ def test_a_full_disk_ends_with_a_sentence_and_with_more_room_the_run_goes_on(con
     enlarge()
     run(config, out, resume=True)
     assert_as_if_nothing_had_happened(out, undisturbed)
+
+
+def test_a_coordinator_that_was_killed_after_the_last_round_needs_no_workers_for_the_rest(
+    config, undisturbed, tmp_path
+):
+    out = tmp_path / "out"
+    shutil.copytree(undisturbed, out)
+    for name in ("summary.json", "recovered.npz", "model.pt"):
+        (out / name).unlink()
+    done = cafe("serve", config, "--out", out, "--listen", "127.0.0.1:0", "--resume")
+    assert done.returncode == 0, done.stderr
+    summary = assert_as_if_nothing_had_happened(out, undisturbed)
+    (gone,) = summary["disturbances"]
+    assert (gone["round"], gone["redone"]) == (121, 0)
 
 
 def test_another_config_or_defences_that_count_are_refused_before_anything_is_touched(config, undisturbed):

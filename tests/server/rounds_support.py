@@ -70,6 +70,8 @@ class Player:
                         self.parameters = assembler.finish()
                     continue
                 self.last = order.WhichOneof("order")
+                if self.last in ("parameters", "round") and not self.run_id:
+                    return  # as a worker's process does: it leaves when it is ordered something before its start
                 match self.last:
                     case "welcome":
                         self.session = order.welcome.session
@@ -77,7 +79,7 @@ class Player:
                         self.run_id, self.ordered, self.uploaded = order.start.run_id, [], []
                     case "parameters":
                         assembler = Assembler(order.parameters.bundle, 1 << 20)
-                    case "round" if self.run_id:  # one that came back has no part in those before its first start
+                    case "round":
                         self.ordered.append(order.round.round)
         finally:
             await self._orders.aclose()

@@ -17,6 +17,7 @@ class Slow(AttackPlugin):
     seconds: float = 0.0
     fails: Where = "nowhere"
     bug: bool = False
+    hangs: bool = False
     pid: Path | None = None
     """A file for the number of the process that observes."""
     threads: bool = False
@@ -24,6 +25,10 @@ class Slow(AttackPlugin):
 
     def start(self, setting: Setting) -> Attack:
         self.fail("start")
+        if self.hangs:
+            assert self.pid is not None
+            self.pid.write_text(str(os.getpid()))
+            time.sleep(3600)
         return _Slow(self)
 
     def fail(self, where: Where) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from server.checkpoint import KEPT, Checkpoints, State, checkpoint_name, folder_of, of_record, read_checkpoint
+from server.checkpoint import KEPT, Checkpoints, Known, State, checkpoint_name, folder_of, of_record, read_checkpoint
 from server.parameters import Parameters
 from server.resume import check_drawn, check_held, find_checkpoint, forget_later
 from server.schedule import Drawn
@@ -38,6 +38,7 @@ def state_of(config: RunConfig, rounds: int, version: int = 1) -> State:
     return State(
         config=config.model_dump(mode="json"),
         held=("a", "b", "c", "d"),
+        known=Known.of(setting_of(config), []),
         generations={1: 2},
         version=version,
         drawn="",
@@ -196,8 +197,35 @@ def test_a_checkpoint_whose_rounds_are_damaged_is_passed_over(tmp_path, recorded
     assert (found.state.rounds, found.redone) == (2, 2)
     assert said[0].startswith(f"{path} is damaged")
     (tmp_path / "transcript" / round_name(1)).unlink()
-    with pytest.raises(UserError, match="nothing good is left: start without --resume"):
-        find_checkpoint(tmp_path, recorded, print)
+
+
+def test_where_only_old_rounds_are_damaged_training_may_go_on_without_the_attack(tmp_path, recorded):
+    path = tmp_path / "transcript" / round_name(1)
+    path.write_bytes(path.read_bytes()[:-1])
+    before = sorted(tmp_path.rglob("*"))
+    attacked = config_of(transcript=True, attack={"name": "exact"})
+    write(tmp_path, attacked, 2, 3)
+    with pytest.raises(UserError) as caught:
+        find_checkpoint(tmp_path, attacked, print)
+    told = str(caught.value)
+    assert told.count(f"{path} is damaged") == 1
+    assert "checkpoint of round 3 is good: with --set attack.name=none" in told
+    assert "without --resume" not in told
+    assert sorted(tmp_path.rglob("*")) == before
+    said: list[str] = []
+    assert find_checkpoint(tmp_path, recorded, said.append).state.rounds == 3
+    assert said[0].startswith(f"{path} is damaged")
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 2}'])
+def test_a_damaged_description_of_the_transcript_is_written_anew(tmp_path, recorded, damage):
+    meta = tmp_path / "transcript" / "meta.json"
+    before = meta.read_bytes()
+    meta.write_bytes(damage)
+    said: list[str] = []
+    assert find_checkpoint(tmp_path, recorded, said.append).state.rounds == 3
+    assert "meta.json" in said[0] or "is not a transcript" in said[0]
+    assert meta.read_bytes() == before
 
 
 def test_what_cannot_be_written_whole_leaves_the_last_good_one(tmp_path):
@@ -218,11 +246,11 @@ def test_what_cannot_be_written_whole_leaves_the_last_good_one(tmp_path):
 
 def test_no_checkpoint_is_due_unless_asked_for(tmp_path):
     never = Checkpoints(tmp_path, config_of(federation={"checkpoint_every": None}))
-    assert not any((never.due(10), never.wanted(10)))
+    assert not any((never.due(10), never.wanted(Record(rounds=10))))
     some = Checkpoints(tmp_path, config_of(federation={"checkpoint_every": 5}))
     assert [number for number in range(1, 12) if some.due(number)] == [5, 10]
-    assert some.wanted(3)
-    assert not Checkpoints(tmp_path, config_of(), last=3).wanted(3)
+    assert some.wanted(Record(rounds=3))
+    assert not Checkpoints(tmp_path, config_of(), last=3).wanted(Record(rounds=3))
 
 
 def test_an_attack_with_checkpoints_keeps_its_rounds():

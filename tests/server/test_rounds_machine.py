@@ -312,3 +312,18 @@ class Rounds(RuleBasedStateMachine):
 
 Rounds.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestRounds = Rounds.TestCase
+
+
+def test_whoever_comes_back_during_a_pause_is_sent_a_start_before_anything_else():
+    machine = Rounds()
+    try:
+        machine.begin(frozen=False, withheld=set())
+        machine.is_paused_or_resumed(pausing=True)
+        machine.everybody_uploads(0)
+        machine.leaves(HOLDER)
+        machine.comes_back(HOLDER)
+        machine.is_paused_or_resumed(pausing=False)
+        machine.nobody_is_in_twice()
+        machine.all_play_the_rounds_that_are_on()
+    finally:
+        machine.teardown()
