@@ -245,12 +245,13 @@ async def _start_server(
         interceptors=[Pace(federation.round_timeout)],
     )
     add_coordinator(CoordinatorService(coordinator, options.tls is not None), server)
-    aligning = AlignmentService(federation.workers, options.tls is not None)
-    alignment_pb2_grpc.add_AlignmentServicer_to_server(aligning, server)
-    names = [
-        coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name,
-        alignment_pb2.DESCRIPTOR.services_by_name["Alignment"].full_name,
-    ]
+    names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
+    if config.aligns:
+        aligning = AlignmentService(
+            federation.workers, options.tls is not None, federation.join_timeout, lambda: bool(coordinator.run_id)
+        )
+        alignment_pb2_grpc.add_AlignmentServicer_to_server(aligning, server)
+        names.append(alignment_pb2.DESCRIPTOR.services_by_name["Alignment"].full_name)
     checks = health.HealthServicer()
     add_health(server, checks, names)
     for name, status in statuses(names):

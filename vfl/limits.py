@@ -39,6 +39,9 @@ PRIVATE_BYTES = 40 * PRIVATE_IDS
 IDS = 10_000_000
 """Ids that a worker may bring to be aligned, 16 bytes of memory each."""
 
+ALIGN_BYTES = 2 << 30
+"""What the hashes of all workers that are being aligned may take together."""
+
 SPARE_CONNECTIONS = 64
 """Connections that a party accepts at once beyond two for each worker."""
 

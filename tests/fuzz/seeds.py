@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from google.protobuf.message import Message
 
+from protos.alignment_pb2 import AlignHeader, AlignPart, PassHeader, PassPart, PlaceRequest
 from protos.codec import announce
 from protos.coordinator_pb2 import (
     Abort,
@@ -28,6 +30,7 @@ from protos.coordinator_pb2 import (
     UploadPart,
     Welcome,
 )
+from protos.doctor_pb2 import Block, CompareReply, CompareRequest, Finding, Party, ReportRequest
 from protos.tensors_pb2 import Bundle, Chunk, TensorSpec
 from protos.worker_pb2 import SwapHeader, SwapPart
 from server.checkpoint import State, of_record
@@ -93,7 +96,46 @@ def messages() -> dict[str, dict[str, bytes]]:
         "trouble": Trouble(session="s", run_id="r", reason="cannot \x1b[1m go on", leaving=True),
     }
     kinds = {"join": joins, "upload": uploads, "swap": swaps, "order": orders, "report": reports}
+    kinds |= {"doctor": consultations(good), **alignment()}
     return {kind: {name: one.SerializeToString() for name, one in some.items()} for kind, some in kinds.items()}
+
+
+def alignment() -> dict[str, dict[str, Message]]:
+    """What workers that bring tables send, and are answered."""
+    hashes = AlignPart(hashes=bytes(range(48)))
+    aligns = {
+        name: AlignPart(header=AlignHeader(protocol_version=3, worker=1, ids=ids))
+        for name, ids in {"header": 3, "endless": WIDE, "nothing": 0, "most": 10_000_000}.items()
+    }
+    passes = {
+        name: PassPart(header=PassHeader(protocol_version=3, worker=1, step=0, bytes=size))
+        for name, size in {"header": 48, "endless": WIDE, "most": 40_000_000}.items()
+    }
+    places = {
+        name: PlaceRequest(worker=1, features=features) for name, features in {"good": 4, "endless": WIDE}.items()
+    }
+    return {
+        "align": {**aligns, "hashes": hashes},
+        "pass": {**passes, "data": PassPart(data=bytes(range(48)))},
+        "place": places,
+        "placed": {"good": Slice(sample_shape=[8], start=[4], stop=[8]), "endless": Slice(sample_shape=[WIDE] * 500)},
+    }
+
+
+def consultations(join: JoinRequest) -> dict[str, Message]:
+    """What `cafe doctor` sends, and is answered."""
+    party = Party(versions={"torch": "2"}, settings={"seed": "3"}, time=1.0e9)
+    return {
+        "compare": CompareRequest(worker=1, party=party, join=join, address="h:1"),
+        "odd_address": CompareRequest(worker=0, party=party, address="\x1b]0;x\x07" * 500),
+        "reply": CompareReply(party=party, refusal="no\x1b[2J" * 500, label_holder_address="h:1"),
+        "odd_time": CompareReply(party=Party(versions={"\x1b[1m": "x" * 5000}, time=float("nan"))),
+        "block": Block(worker=1, data=bytes(64)),
+        "report": ReportRequest(worker=1, findings=[Finding(check="join", level="ok", text="well")]),
+        "odd_report": ReportRequest(
+            worker=1, findings=[Finding(check="\n" * 99, level="ok", text="\x1b[2J" * 999)] * 50
+        ),
+    }
 
 
 def npy(array: np.ndarray, pickled: bool = False) -> bytes:

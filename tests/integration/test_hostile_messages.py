@@ -36,13 +36,27 @@ CLEAN = {
 }
 """How calls are turned down: not by an error that nobody thought of, which would be UNKNOWN or INTERNAL."""
 
+TABLES = ("--set", "data={name: csv, path: none.csv, label: y, id: person}")
+"""With this, workers may bring tables, and the coordinator aligns them."""
+
+KINDS = {
+    "Coordinator/Join": "join",
+    "Coordinator/Upload": "upload",
+    "Coordinator/ReportEvaluation": "report",
+    "Coordinator/ReportTrouble": "report",
+    "Alignment/Align": "align",
+    "Alignment/Pass": "pass",
+    "Alignment/Place": "place",
+}
+"""What a coordinator can be called for, and the corpus of that."""
+
 bounded = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), database=None)
 
 
 @pytest.fixture(scope="module")
 def playing(tmp_path_factory):
     """A coordinator and its two workers in the first round."""
-    coordinator = RawCoordinator(tmp_path_factory.mktemp("hostile"), arguments=PATIENT)
+    coordinator = RawCoordinator(tmp_path_factory.mktemp("hostile"), arguments=(*PATIENT, *TABLES))
     workers = [RawWorker(coordinator, 0), RawWorker(coordinator, 1)]
     assert [worker.next_round().round for worker in workers] == [1, 1]
     yield coordinator, workers
@@ -90,15 +104,15 @@ def test_ten_gigabytes_announced_and_never_sent(playing, memory):
 
 
 @bounded
-@given(st.sampled_from(["Join", "Upload", "ReportEvaluation", "ReportTrouble"]), st.data())
+@given(st.sampled_from(sorted(KINDS)), st.data())
 def test_any_bytes_to_the_coordinator(playing, memory, method, data):
     coordinator, workers = playing
-    kind = {"Join": "join", "Upload": "upload"}.get(method, "report")
+    kind = KINDS[method]
     messages = data.draw(st.lists(mutated(kind), min_size=1, max_size=3))
     if kind == "upload" and data.draw(st.booleans()):  # as if from the worker itself
         with_session = UploadPart(header=workers[1].header(1, workers[1].parameters)).SerializeToString()
         messages.insert(0, with_session)
-    call = coordinator.channel.stream_stream(f"/cafe.v1.Coordinator/{method}")
+    call = coordinator.channel.stream_stream(f"/cafe.v1.{method}")
     with watched(memory, GROWTH_BYTES):
         code, details = refused(lambda: list(call(iter(messages), timeout=60)))
     assert code in CLEAN, details
