@@ -37,6 +37,7 @@ from server.checkpoint import State, of_record
 from tests.fuzz.support import CORPUS
 from tests.support import small_config
 from vfl.certs import make_certificates
+from vfl.models.whole import first_model
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.partition import partition
 from vfl.results import Record
@@ -222,7 +223,9 @@ def transcript() -> dict[str, bytes]:
     config = small_config()
     boxes = tuple(partition((1, 8, 8), 4))
     setting = Setting(config.model, boxes, 10, 24, 8, "epochs", 1, True, 3)
-    tensors = ModelTensors(tuple({"w": torch.ones(2)} for _ in range(4)), {"fc.weight": torch.ones(2, 2)})
+    model = first_model(setting)
+    parts = [{name: one.detach() for name, one in part.named_parameters()} for part in (*model.bottoms, model.top)]
+    tensors = ModelTensors(tuple(parts[:-1]), parts[-1])
     with tempfile.TemporaryDirectory() as folder:
         TranscriptWriter(Path(folder), config, setting).observe(Observation(1, torch.arange(8), 1, tensors, tensors))
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
