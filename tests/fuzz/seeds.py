@@ -187,6 +187,7 @@ def archives() -> dict[str, bytes]:
         "large_label": archive(x=x, y=npy(np.array([0, 1, 0, 1 << 62]))),
         "outside": archive(**{"../../x": x, "y": y}),
         "single": x,
+        "estimate": archive(x=npy(np.full((2, 1, 4, 4), 0.5, np.float32)), cell=npy(np.arange(2))),
     }
 
 
