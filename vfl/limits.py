@@ -92,6 +92,11 @@ PEM_BYTES = 1 << 20
 ARCHIVE_BYTES = 8 << 30
 """What the arrays that are read from an .npz archive may take when they are unpacked."""
 
+TABLE_BYTES = 4 << 30
+TABLE_COLUMNS = 100_000
+"""What a table may take when it is read (a CSV file as it is, Parquet unpacked, 8 bytes a value at least), and how wide
+it may be."""
+
 
 def plain(text: str) -> str:
     """Return another party's words as one line that can be shown: no control characters, and not too long."""

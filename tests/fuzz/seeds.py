@@ -35,6 +35,7 @@ from protos.tensors_pb2 import Bundle, Chunk, TensorSpec
 from protos.worker_pb2 import SwapHeader, SwapPart
 from server.checkpoint import State, of_record
 from tests.fuzz.support import CORPUS
+from tests.fuzz.table_seeds import CSV, parquets
 from tests.support import small_config
 from vfl.certs import make_certificates
 from vfl.models.whole import first_model
@@ -262,6 +263,8 @@ def main() -> None:
     write("npz", archives())
     write("config", {name: text.encode() for name, text in CONFIGS.items()})
     write("slice", slices())
+    write("csv", CSV)
+    write("parquet", parquets())
     files = transcript()
     write("meta", {"good": json.dumps(json.loads(files.pop("meta.json"))).encode()})
     write("transcript", files)
