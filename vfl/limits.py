@@ -97,6 +97,29 @@ TABLE_COLUMNS = 100_000
 """What a table may take when it is read (a CSV file as it is, Parquet unpacked, 8 bytes a value at least), and how wide
 it may be."""
 
+MOST_TRIES = 10
+"""How often one round is begun anew before the run ends."""
+
+MOST_REASONS = 20
+LONGEST_REASON = 500
+"""What is kept of the sentences with which workers say why a round cannot go on, in number and in characters."""
+
+RESERVE_BYTES = 2 << 30
+"""Bytes of the disk that rounds which wait for an attack leave free."""
+
+BROWSERS = 16
+"""How many browsers may watch a run at once."""
+
+LOOK_SECONDS = 3.0
+"""How long plain text stays unanswered before it is looked whether TLS is expected there."""
+
+CONNECT_SECONDS = 5.0
+PROOF_SECONDS = 10.0
+CALL_SECONDS = 30.0
+ECHO_SECONDS = 120.0
+"""`cafe doctor`: how long a port may take to accept a connection, and whoever answers to prove itself, to answer a
+call, and to send the largest message back."""
+
 
 def plain(text: str) -> str:
     """Return another party's words as one line that can be shown: no control characters, and not too long."""

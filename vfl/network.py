@@ -60,10 +60,6 @@ def server_options(workers: int, silence: float = SILENCE_SECONDS) -> list[tuple
     ]
 
 
-LOOK_SECONDS = 3.0
-"""How long plain text stays unanswered before it is looked whether TLS is expected there."""
-
-
 def reach(
     address: str, role: Role, tls: Identity | None, timeout: float, silence: float = SILENCE_SECONDS
 ) -> grpc.Channel:
@@ -78,7 +74,7 @@ def reach(
     else:
         channel = grpc.secure_channel(address, meet(address, role, tls, timeout), options=options)
     try:
-        while not _ready(channel, min(LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
+        while not _ready(channel, min(limits.LOOK_SECONDS, max(0.0, deadline - time.monotonic()))):
             if tls is None and speaks_tls(address):
                 raise UserError(f"{role} at {address} speaks TLS: give --tls DIR here too")
             if time.monotonic() >= deadline:

@@ -11,18 +11,16 @@ from protos.doctor_pb2 import Block, CompareReply, CompareRequest, Party, Report
 from protos.doctor_pb2 import Finding as FindingMessage
 from protos.doctor_pb2_grpc import DoctorStub
 from vfl.config import RunConfig
-from vfl.doctor.address import CALL_SECONDS
 from vfl.doctor.facts import Clock, describe
 from vfl.doctor.findings import Finding, Sheet
-from vfl.limits import MESSAGE_BYTES
+from vfl.limits import CALL_SECONDS, ECHO_SECONDS, MESSAGE_BYTES, plain
 from vfl.network import sentence
 from vfl.tls import Identity, file_problem, read_certificate
 
 SKEW_SECONDS = 5.0
 """Clocks that differ by more are warned of: logs of two machines are then hard to put side by side."""
 
-ECHO_SECONDS = 120.0
-"""How long the largest message may take there and back."""
+_ASK_SECONDS = 0.5
 
 _ASK_SECONDS = 0.5
 
