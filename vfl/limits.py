@@ -120,6 +120,9 @@ ECHO_SECONDS = 120.0
 """`cafe doctor`: how long a port may take to accept a connection, and whoever answers to prove itself, to answer a
 call, and to send the largest message back."""
 
+FINDINGS = 1_000
+"""Findings in one worker's report to `cafe doctor --wait`."""
+
 
 def plain(text: str) -> str:
     """Return another party's words as one line that can be shown: no control characters, and not too long."""

@@ -80,6 +80,10 @@ def messages() -> dict[str, dict[str, bytes]]:
         name: SwapPart(header=SwapHeader(run_id="run", worker=1, round=1, bundle=bundle))
         for name, bundle in bundles().items()
     }
+    swaps["gradient"] = SwapPart(
+        header=SwapHeader(run_id="run", worker=1, round=1, bundle=announce({"gradient": torch.ones(5, 3)}))
+    )
+    swaps["chunk"] = SwapPart(chunk=Chunk(offset=0, data=bytes(60)))
     swaps["output"] = SwapPart(
         header=SwapHeader(run_id="run", worker=1, round=1, bundle=announce({"output": torch.ones(5, 3)}))
     )
@@ -135,7 +139,7 @@ def consultations(join: JoinRequest) -> dict[str, Message]:
         "block": Block(worker=1, data=bytes(64)),
         "report": ReportRequest(worker=1, findings=[Finding(check="join", level="ok", text="well")]),
         "odd_report": ReportRequest(
-            worker=1, findings=[Finding(check="\n" * 99, level="ok", text="\x1b[2J" * 999)] * 50
+            worker=1, findings=[Finding(check="\n" * 99, level="ok", text="\x1b[2J" * 400)] * 3
         ),
     }
 

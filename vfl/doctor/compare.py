@@ -22,7 +22,8 @@ SKEW_SECONDS = 5.0
 
 _ASK_SECONDS = 0.5
 
-_ASK_SECONDS = 0.5
+_CENTURY = 3.2e9
+"""Seconds; no clock is that wrong."""
 
 
 class Caller:
@@ -51,7 +52,7 @@ class Caller:
         _compare_settings(sheet, here, reply.party)
         _compare_clocks(sheet, reply.party.time - (began + ended) / 2, (ended - began) / 2, self._tls)
         if reply.refusal:
-            sheet.fail("join", f"the coordinator would refuse: {reply.refusal}")
+            sheet.fail("join", f"the coordinator would refuse: {plain(reply.refusal)}")
         elif join is not None:
             sheet.ok(
                 "join",
@@ -62,7 +63,7 @@ class Caller:
     def label_holder(self, patience: float) -> str:
         """Return where the label holder answers, as soon as it has told the coordinator; empty if it does not."""
         deadline = time.monotonic() + patience
-        while not (address := self._ask().label_holder_address) and time.monotonic() < deadline:
+        while not (address := plain(self._ask().label_holder_address)) and time.monotonic() < deadline:
             time.sleep(_ASK_SECONDS)
         return address
 
@@ -103,7 +104,9 @@ class Caller:
 def _compare_versions(sheet: Sheet, here: Party, there: Party) -> None:
     def differ(names: tuple[str, ...]) -> str:
         pairs = [(name, here.versions[name], there.versions[name]) for name in names]
-        return ", ".join(f"{name} {ours} here and {theirs} there" for name, ours, theirs in pairs if ours != theirs)
+        return plain(
+            ", ".join(f"{name} {ours} here and {theirs} there" for name, ours, theirs in pairs if ours != theirs)
+        )
 
     if needed := differ(("cafe-vfl", "protocol")):
         sheet.fail("versions", f"{needed}: install the same release on both")
@@ -121,12 +124,15 @@ def _compare_settings(sheet: Sheet, here: Party, there: Party) -> None:
         if here.settings.get(key) != there.settings.get(key)
     ]
     if differ:
-        sheet.fail("config", f"{'; '.join(differ)}: use the same file and the same --set everywhere")
+        sheet.fail("config", f"{plain('; '.join(differ))}: use the same file and the same --set everywhere")
     else:
         sheet.ok("config", f"{len(keys)} keys of seed, federation and model are alike")
 
 
 def _compare_clocks(sheet: Sheet, skew: float, accuracy: float, tls: Identity | None) -> None:
+    if not abs(skew) < _CENTURY:
+        sheet.fail("clocks", "the other side says a time that is none: is it a `cafe doctor`?")
+        return
     direction = "ahead of" if skew > 0 else "behind"
     text = f"the clock there is {abs(skew):.2f} s {direction} this one, give or take {accuracy:.2f}"
     problem = None if tls is None else _problem_at(tls, skew)
