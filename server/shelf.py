@@ -134,7 +134,7 @@ def _slot_file(folder: Path, slot: int) -> Path:
 
 def _write(shown: Shown, observation: Observation) -> None:
     if shown.discard:
-        shown.round.parent.mkdir(parents=True, exist_ok=True)
+        shown.round.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     write_round(shown.round, observation)
     if shown.parameters is not None:
         write_parameters(shown.parameters, observation)

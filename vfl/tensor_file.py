@@ -58,7 +58,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
         for part in parts:
             digest.update(part)
         head = head[:_SUM_AT] + digest.hexdigest().encode() + head[_SUM_AT + len(_NO_SUM) :]
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, PRIVATE), "wb") as file:
         file.write(head)
         for part in parts:
             file.write(part)

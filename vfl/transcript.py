@@ -39,7 +39,7 @@ class TranscriptWriter:
     """Writes rounds as they come: one file a round, one a version of the parameters, and `meta.json`."""
 
     def __init__(self, folder: Path, config: RunConfig, setting: Setting) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         self._folder = folder
         self._version = 0
         self._syncs = config.federation.checkpoint_every is not None
@@ -47,7 +47,9 @@ class TranscriptWriter:
         """What was written, and would be lost if the machine stopped now; kept for checkpoints only."""
         meta = {"format": FORMAT, "config": config.model_dump(mode="json"), "setting": _setting_tree(setting)}
         text = json.dumps({**meta, "sha256": _checksum(meta)}, indent=1)
-        write_atomically(folder / "meta.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
+        write_atomically(
+            folder / "meta.json", lambda path: make_private(path).write_text(text + "\n", encoding="utf-8")
+        )
 
     def observe(self, observation: Observation) -> None:
         """Write one round."""
