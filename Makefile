@@ -30,10 +30,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-
-# Our code, and the pinned packages against the public list of known faults (which needs a network)
-audit: setup
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive protos vfl server worker attacker bench sweep report ui
+
+# The pinned packages against the public list of known faults, which needs a network
+audit: setup
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 format: setup

@@ -1,6 +1,5 @@
 """What a run's folder holds, as far as it is there: the summary, what was recovered, the photographs."""
 
-import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -10,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from vfl.archive import ArchiveError, read_archive
 from vfl.errors import UserError
 from vfl.metrics import psnr
 from vfl.partition import Box, partition
@@ -101,9 +101,8 @@ def read_run(path: Path) -> RunFolder:
     if not file.exists():
         return RunFolder(path, summary, {})
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            return RunFolder(path, summary, {name: archive[name] for name in archive.files})
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        return RunFolder(path, summary, read_archive(file))
+    except (OSError, ArchiveError) as error:
         return RunFolder(path, summary, {}, f"recovered.npz cannot be read: {error}")
 
 

@@ -1,101 +1,124 @@
 """Workers with tables of their own: which rows all of them have, by keyed hashes that the coordinator compares."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import grpc
-import numpy as np
 
 from protos import alignment_pb2_grpc
 from protos.alignment_pb2 import AlignHeader, AlignPart, PassPart, PlaceRequest
 from protos.coordinator_pb2 import Slice
+from server.hashes import Hashes
 from server.membership import RefusedError
 from server.swapping import Swaps, received
-from vfl.alignment import HASH_BYTES, common_hashes, from_bytes, pass_parts, pieces
+from vfl.alignment import pass_parts, pieces
 from vfl.limits import FEATURES, IDS
 from vfl.network import PROTOCOL_VERSION
 from vfl.tls import ImpostorError, check_caller
 
+T = TypeVar("T")
+
 
 class AlignmentService(alignment_pb2_grpc.AlignmentServicer):
-    """What workers call before they join. A worker that comes back brings what it brought before."""
+    """What workers call before they join, one call of each kind at a time.
 
-    def __init__(self, workers: int, tls: bool) -> None:
+    A worker that comes back brings what it brought before; after the start nothing else is taken.
+    """
+
+    def __init__(self, workers: int, tls: bool, patience: float, started: Callable[[], bool]) -> None:
+        """Begin with nothing; nobody is kept waiting for the others longer than `patience` seconds."""
         self._workers, self._tls = workers, tls
-        self._hashes: dict[int, np.ndarray] = {}
+        self._patience, self._started = patience, started
+        self._hashes, self._swaps = Hashes(workers), Swaps(workers)
         self._features: dict[int, int] = {}
-        self._all_hashes, self._all_features = asyncio.Event(), asyncio.Event()
-        self._common: asyncio.Task[np.ndarray] | None = None
-        self._swaps = Swaps(workers)
+        self._all_features = asyncio.Event()
+        self._calling: set[tuple[str, int]] = set()
 
     async def Align(self, request_iterator: AsyncIterator[AlignPart], context: Any) -> AsyncIterator[AlignPart]:
         """Take a worker's hashes; answer with those that all workers have."""
+        parts = aiter(request_iterator)
         try:
-            worker, hashes = await self._receive(request_iterator, context)
-            common = await self._compared(worker, hashes)
+            header = (await anext(parts, AlignPart())).header
+            self._check(header, context)
+            with self._alone("Align", header.worker, again=self._hashes.compared):
+                await self._hashes.take(header, parts)
+                common = await self._in_time(self._hashes.common())
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
-        yield AlignPart(header=AlignHeader(protocol_version=PROTOCOL_VERSION, worker=worker, ids=len(common)))
+        yield AlignPart(header=AlignHeader(protocol_version=PROTOCOL_VERSION, worker=header.worker, ids=len(common)))
         for piece in pieces(common):
             yield AlignPart(hashes=piece)
 
     async def Pass(self, request_iterator: AsyncIterator[PassPart], context: Any) -> AsyncIterator[PassPart]:
         """Take a step of a private intersection; answer with the other worker's."""
+        parts = aiter(request_iterator)
         try:
-            header = (await anext(aiter(request_iterator), PassPart())).header
+            header = (await anext(parts, PassPart())).header
             self._check_worker(context, header.worker)
-            data = await received(self._swaps, header, aiter(request_iterator))
+            with self._alone("Pass", header.worker, again=False):
+                data = await received(self._swaps, header, parts)
+                other = await self._in_time(self._swaps.swap(header.worker, header.step, data))
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
-        other = await self._swaps.swap(header.worker, header.step, data)
         for part in pass_parts(1 - header.worker, header.step, other):
             yield part
 
     async def Place(self, request: PlaceRequest, context: Any) -> Slice:
         """Take the number of a worker's features; answer with their place in the whole sample."""
-        worker, features = request.worker, request.features
+        worker = request.worker
         try:
             self._check_worker(context, worker)
-            if not 0 < features <= FEATURES:
-                raise RefusedError(
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                    f"worker {worker} has {features} features, expected 1 to {FEATURES}",
-                )
-            if self._features.setdefault(worker, features) != features:
-                raise RefusedError(
-                    grpc.StatusCode.FAILED_PRECONDITION,
-                    f"worker {worker} has other columns than before: start all anew",
-                )
+            with self._alone("Place", worker, again=self._all_features.is_set()):
+                self._put(worker, request.features)
+                await self._in_time(self._all_features.wait())
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
-        if len(self._features) == self._workers:
-            self._all_features.set()
-        await self._all_features.wait()
         widths = [self._features[number] for number in range(self._workers)]
         start = sum(widths[:worker])
-        return Slice(sample_shape=[sum(widths)], start=[start], stop=[start + features])
+        return Slice(sample_shape=[sum(widths)], start=[start], stop=[start + request.features])
 
-    async def _receive(self, parts: AsyncIterator[AlignPart], context: Any) -> tuple[int, np.ndarray]:
-        """Take a header and as many hashes as it announces; whoever calls too slowly is cut off by the server."""
-        header = AlignHeader()
-        received, expected = bytearray(), 0
-        async for part in parts:
-            if part.WhichOneof("part") == "header" and not expected:
-                header = part.header
-                self._check(header, context)
-                expected = header.ids * HASH_BYTES
-            elif not part.hashes or len(received) + len(part.hashes) > expected:
-                break
-            received += part.hashes
-            if len(received) == expected:
-                hashes = from_bytes(bytes(received))
-                if len(np.unique(hashes)) == len(hashes):
-                    return header.worker, hashes
-        raise RefusedError(
-            grpc.StatusCode.INVALID_ARGUMENT,
-            f"the hashes of worker {header.worker} are not as many as announced, or an id is there twice",
-        )
+    def _put(self, worker: int, features: int) -> None:
+        if not 0 < features <= FEATURES:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} has {features} features, expected 1 to {FEATURES}"
+            )
+        if self._features.setdefault(worker, features) != features:
+            raise RefusedError(
+                grpc.StatusCode.FAILED_PRECONDITION, f"worker {worker} has other columns than before: start all anew"
+            )
+        if len(self._features) == self._workers:
+            self._all_features.set()
+
+    @contextmanager
+    def _alone(self, call: str, worker: int, again: bool) -> Iterator[None]:
+        """Refuse a call beside another of the same kind and worker and, unless it was answered before, in a run."""
+        if self._started() and not again:
+            raise RefusedError(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"the run has begun, and tables are aligned before that: worker {worker} comes too late",
+            )
+        if (call, worker) in self._calling:
+            raise RefusedError(
+                grpc.StatusCode.ALREADY_EXISTS,
+                f"worker {worker} is being aligned already; give each its own --id (a worker that was cut off can come "
+                f"back once its lost connection has been noticed, within federation.silence_timeout)",
+            )
+        self._calling.add((call, worker))
+        try:
+            yield
+        finally:
+            self._calling.remove((call, worker))
+
+    async def _in_time(self, others: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout(self._patience):
+                return await others
+        except TimeoutError:
+            raise RefusedError(
+                grpc.StatusCode.DEADLINE_EXCEEDED, f"after {self._patience:g} s not all workers have come to be aligned"
+            ) from None
 
     def _check(self, header: AlignHeader, context: Any) -> None:
         if header.protocol_version != PROTOCOL_VERSION:
@@ -122,23 +145,3 @@ class AlignmentService(alignment_pb2_grpc.AlignmentServicer):
                 check_caller(context, worker)
             except ImpostorError as error:
                 raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, str(error)) from None
-
-    async def _compared(self, worker: int, hashes: np.ndarray) -> np.ndarray:
-        if self._common is not None and not np.array_equal(self._hashes[worker], hashes):
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"worker {worker} brings other ids than before, and the workers have been aligned: start all anew",
-            )
-        self._hashes[worker] = hashes
-        if self._common is None and len(self._hashes) == self._workers:
-            self._common = asyncio.create_task(asyncio.to_thread(common_hashes, list(self._hashes.values())))
-            self._all_hashes.set()
-        await self._all_hashes.wait()
-        assert self._common is not None
-        common = await asyncio.shield(self._common)
-        if not len(common):
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "no id is known to all workers: have they the same --align-key, and is data.id the same thing?",
-            )
-        return common

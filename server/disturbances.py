@@ -7,17 +7,11 @@ from collections.abc import Callable
 from server.membership import Member
 from server.resume import Resumed
 from vfl.errors import RunFailedError
+from vfl.limits import LONGEST_REASON, MOST_REASONS, MOST_TRIES
 from vfl.results import Disturbance, Record
-
-MOST_TRIES = 10
-"""How often one round is begun anew before the run ends."""
 
 SETTLE_SECONDS = 0.3
 """How long it is waited before all are counted: one that was lost often shows as an exchange that failed first."""
-
-
-MOST_REASONS, LONGEST_REASON = 20, 500
-"""What is kept of the sentences that workers send, in number and in characters."""
 
 
 def in_trouble(member: Member, reason: str) -> str:

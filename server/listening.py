@@ -21,12 +21,13 @@ async def start_server(config: RunConfig, run: Run, listen: str, tls: Identity |
         interceptors=[Pace(federation.round_timeout)],
     )
     add_coordinator(CoordinatorService(run, tls is not None), server)
-    aligning = AlignmentService(federation.workers, tls is not None)
-    alignment_pb2_grpc.add_AlignmentServicer_to_server(aligning, server)
-    names = [
-        coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name,
-        alignment_pb2.DESCRIPTOR.services_by_name["Alignment"].full_name,
-    ]
+    names = [coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name]
+    if config.aligns:
+        aligning = AlignmentService(
+            federation.workers, tls is not None, federation.join_timeout, lambda: bool(run.run_id)
+        )
+        alignment_pb2_grpc.add_AlignmentServicer_to_server(aligning, server)
+        names.append(alignment_pb2.DESCRIPTOR.services_by_name["Alignment"].full_name)
     checks = health.HealthServicer()
     add_health(server, checks, names)
     for name, status in statuses(names):

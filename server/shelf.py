@@ -11,15 +11,14 @@ from pathlib import Path
 
 from torch import Tensor
 
+from vfl.files import PRIVATE_FOLDER
+from vfl.limits import RESERVE_BYTES
 from vfl.observation import ModelTensors, Observation
 from vfl.results import Queue
 from vfl.transcript import parameters_name, round_name, write_parameters, write_round
 
 SLOTS = 4
 """Rounds that wait in memory; those beyond them wait on disk."""
-
-RESERVE = 2 << 30
-"""Bytes of the disk that waiting rounds leave free."""
 
 SHARED_MEMORY = Path("/dev/shm")  # what is made in it has a name of its own, and is ours alone  # nosec B108
 
@@ -82,7 +81,7 @@ class Shelf:
         """Whether another round can be put: in a slot, or on a disk that is not about to be full."""
         if self._places.recorded or self._usable() is not None:
             return True
-        return shutil.disk_usage(self._places.transcript.parent).free > RESERVE
+        return shutil.disk_usage(self._places.transcript.parent).free > RESERVE_BYTES
 
     def put(self, observation: Observation) -> Shown:
         """Store a round, with its parameters if they are new."""
@@ -135,7 +134,7 @@ def _slot_file(folder: Path, slot: int) -> Path:
 
 def _write(shown: Shown, observation: Observation) -> None:
     if shown.discard:
-        shown.round.parent.mkdir(parents=True, exist_ok=True)
+        shown.round.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     write_round(shown.round, observation)
     if shown.parameters is not None:
         write_parameters(shown.parameters, observation)

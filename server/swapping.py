@@ -14,7 +14,7 @@ STEPS = 3
 
 
 class Swaps:
-    """What has been posted; kept until the run is over, as the other side may come later."""
+    """What has been posted; kept until the other side has it. That a step was made is kept to the end."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -55,7 +55,8 @@ class Swaps:
         async with self._changed:
             self._changed.notify_all()
             await self._changed.wait_for(lambda: other in self._posted)
-        return self._posted[other]
+        theirs, self._posted[other] = self._posted[other], b""  # nobody asks for it again
+        return theirs
 
 
 async def received(swaps: Swaps, header: PassHeader, parts: AsyncIterator[PassPart]) -> bytes:

@@ -17,13 +17,12 @@ from starlette.types import Receive, Scope, Send
 
 from ui.guard import Guard, Rules
 from ui.watch import FILES, Watch
+from vfl.limits import BROWSERS
 
 STATIC = Path(__file__).parent / "static"
 LOOK_SECONDS = 0.2
 QUIET_SECONDS = 15.0
 """How long a stream of events may be silent: longer, and a proxy between may hang up."""
-STREAMS = 16
-"""How many browsers may watch at once."""
 REPORT_POLICY = "sandbox allow-popups; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 """A report is one file with all inside; whoever made it, it runs no script and cannot speak to this server."""
 WHEN = {
@@ -52,8 +51,8 @@ class Page:
 
     async def events(self, _request: Request) -> Response:
         """Answer with the run's state, anew whenever something happens."""
-        if self.streams >= STREAMS:
-            return PlainTextResponse(f"{STREAMS} browsers are watching already; close one\n", status_code=503)
+        if self.streams >= BROWSERS:
+            return PlainTextResponse(f"{BROWSERS} browsers are watching already; close one\n", status_code=503)
         return _Stream(self)
 
     async def picture(self, request: Request) -> Response:

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vfl.archive import ArchiveError, read_archive
+
 SHOWN = 24
 FILES = re.compile(r"(snapshots/[0-9A-Za-z_-]{1,40}|recovered)\.npz")
 """Where estimates are, relative to the run's folder; the journal can name nothing else."""
@@ -28,18 +30,19 @@ def load_gallery(folder: Path, file: str) -> Gallery | None:
     if not FILES.fullmatch(file):
         return None
     try:
-        with np.load(folder / file, allow_pickle=False) as arrays:
-            x = arrays["x"]
-            truth = arrays["x_true"] if "x_true" in arrays.files else None
-    except (OSError, ValueError, KeyError):
+        arrays = read_archive(folder / file, ("x", "x_true"))
+    except (OSError, ArchiveError):
         return None
-    if x.ndim != 4 or x.shape[1] not in (1, 3):
+    x, truth = arrays.get("x", np.empty(0)), arrays.get("x_true")
+    if x.dtype.kind != "f" or not x.size or x.ndim != 4 or x.shape[1] not in (1, 3):
         return None
+    if truth is not None and (truth.shape, truth.dtype.kind) != (x.shape, "f"):
+        truth = None
     samples = np.linspace(0, len(x) - 1, min(SHOWN, len(x))).round().astype(int)
     return Gallery(
         samples=tuple(samples.tolist()),
         recovered=tuple(_png(x[sample]) for sample in samples),
-        real=() if truth is None or truth.shape != x.shape else tuple(_png(truth[sample]) for sample in samples),
+        real=() if truth is None else tuple(_png(truth[sample]) for sample in samples),
     )
 
 

@@ -20,7 +20,7 @@ def keyed_hashes(ids: Sequence[str], key: bytes) -> np.ndarray:
     return from_bytes(b"".join(hmac.digest(key, name.encode(), "sha256")[:HASH_BYTES] for name in ids))
 
 
-def from_bytes(hashes: bytes) -> np.ndarray:
+def from_bytes(hashes: bytes | bytearray) -> np.ndarray:
     """Return hashes that lie one after the other as an array."""
     return np.frombuffer(hashes, dtype=f"S{HASH_BYTES}")
 

@@ -256,6 +256,13 @@ class RunConfig(Section):
         """Whether the rounds are kept on disk: if asked for, and for an attack that would have to see them again."""
         return self.transcript or (self.federation.checkpoint_every is not None and self.attack.name != "none")
 
+    @property
+    def aligns(self) -> bool:
+        """Whether workers may bring tables of their own: rows are joined by an id, and a worker has the labels."""
+        federation = self.federation
+        by_id = self.data.options.get("id") is not None
+        return by_id and not federation.horizontal and not federation.labels_at_coordinator
+
     def defence_of(self, worker: int) -> DefenceChain:
         """Return a worker's defences, in their order; the coordinator's own label holder has none."""
         if worker == self.federation.workers:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vfl.archive import read_archive
 from vfl.datasets import Data
 from vfl.following import Following
 from vfl.journal import Journal
@@ -47,8 +48,7 @@ class Estimates(Following):
 
     def _note(self, path: Path) -> None:
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
+            arrays = read_archive(path)
         except FileNotFoundError:  # the attack has ended meanwhile
             return
         done = int(np.isfinite(arrays["x"]).reshape(len(arrays["x"]), -1).all(1).sum())

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from vfl.archive import read_archive
 from vfl.grid import in_rows
 from vfl.results import Record
 
@@ -49,8 +49,8 @@ def _recovered(out: Path) -> Tensor | None:
     path = out / "recovered.npz"
     if not path.exists():
         return None
-    with np.load(path, allow_pickle=False) as file:
-        return torch.tensor(file["x"]) if "x" in file.files else None
+    arrays = read_archive(path, ("x",))
+    return torch.tensor(arrays["x"]) if "x" in arrays else None
 
 
 def _is_image(x: Tensor) -> bool:

@@ -4,6 +4,9 @@ import errno
 import os
 from pathlib import Path
 
+PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
+"""Modes of what holds people's data, or would give them away."""
+
 
 def read_bounded(path: Path, limit: int) -> bytes:
     """Return what a file holds; OSError when that is more than `limit` bytes, or the file has no end."""
@@ -12,3 +15,11 @@ def read_bounded(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"{os.strerror(errno.EFBIG)} (the limit is {limit} bytes)", str(path))
     return data
+
+
+def make_private(path: Path) -> Path:
+    """Make an empty file that only its owner can read, whatever the umask, and was there before; return its path."""
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
+    os.fchmod(opened, PRIVATE)
+    os.close(opened)
+    return path

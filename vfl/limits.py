@@ -39,6 +39,9 @@ PRIVATE_BYTES = 40 * PRIVATE_IDS
 IDS = 10_000_000
 """Ids that a worker may bring to be aligned, 16 bytes of memory each."""
 
+ALIGN_BYTES = 2 << 30
+"""What the hashes of all workers that are being aligned may take together."""
+
 SPARE_CONNECTIONS = 64
 """Connections that a party accepts at once beyond two for each worker."""
 
@@ -88,6 +91,37 @@ PEM_BYTES = 1 << 20
 
 ARCHIVE_BYTES = 8 << 30
 """What the arrays that are read from an .npz archive may take when they are unpacked."""
+
+TABLE_BYTES = 4 << 30
+TABLE_COLUMNS = 100_000
+"""What a table may take when it is read (a CSV file as it is, Parquet unpacked, 8 bytes a value at least), and how wide
+it may be."""
+
+MOST_TRIES = 10
+"""How often one round is begun anew before the run ends."""
+
+MOST_REASONS = 20
+LONGEST_REASON = 500
+"""What is kept of the sentences with which workers say why a round cannot go on, in number and in characters."""
+
+RESERVE_BYTES = 2 << 30
+"""Bytes of the disk that rounds which wait for an attack leave free."""
+
+BROWSERS = 16
+"""How many browsers may watch a run at once."""
+
+LOOK_SECONDS = 3.0
+"""How long plain text stays unanswered before it is looked whether TLS is expected there."""
+
+CONNECT_SECONDS = 5.0
+PROOF_SECONDS = 10.0
+CALL_SECONDS = 30.0
+ECHO_SECONDS = 120.0
+"""`cafe doctor`: how long a port may take to accept a connection, and whoever answers to prove itself, to answer a
+call, and to send the largest message back."""
+
+FINDINGS = 1_000
+"""Findings in one worker's report to `cafe doctor --wait`."""
 
 
 def plain(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from vfl import limits
@@ -60,10 +60,6 @@ def server_options(workers: int, silence: float = SILENCE_SECONDS) -> list[tuple
     ]
 
 
-LOOK_SECONDS = 3.0
-"""How long plain text stays unanswered before it is looked whether TLS is expected there."""
-
-
 def reach(
     address: str,
     role: Role,
@@ -84,7 +80,7 @@ def reach(
     else:
         channel = grpc.secure_channel(address, meet(address, role, tls, timeout, stopped), options=options)
     try:
-        while not _ready(channel, min(LOOK_SECONDS, max(0.0, deadline - time.monotonic())), stopped):
+        while not _ready(channel, min(limits.LOOK_SECONDS, max(0.0, deadline - time.monotonic())), stopped):
             if time.monotonic() >= deadline or stopped():
                 raise TimeoutError
             if tls is None and speaks_tls(address):
@@ -120,8 +116,16 @@ def add_port(server: Any, listen: str, tls: Identity | None) -> int:
 
 
 def add_health(server: Any, servicer: Any, services: Sequence[str]) -> None:
-    """Put the standard health and reflection services beside the named ones, all of them serving."""
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    """Put the standard health and reflection services beside the named ones, all of them serving.
+
+    Of health there is `Check` alone: a `Watch` is never answered to the end, and would keep its connection's place.
+    """
+    check = grpc.unary_unary_rpc_method_handler(
+        servicer.Check,
+        request_deserializer=health_pb2.HealthCheckRequest.FromString,
+        response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health.SERVICE_NAME, {"Check": check}),))
     reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
 
 

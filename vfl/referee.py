@@ -7,8 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vfl.archive import ArchiveError, read_archive
 from vfl.config import RunConfig
 from vfl.datasets import Data
+from vfl.errors import UserError
 from vfl.events import write_scores
 from vfl.metrics import exact_rows, psnr, r2, ssim
 from vfl.models import build_bottom
@@ -28,8 +30,7 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
     path = out / "recovered.npz"
     if not path.exists():
         return summary
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = _arrays(path)
     scores: dict[str, Any] = {}
     order = torch.arange(len(data.x))
     cells = torch.tensor(arrays["cell"])
@@ -64,6 +65,13 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
     return summary
 
 
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return read_archive(path)
+    except ArchiveError as error:
+        raise UserError(f"{path} cannot be read as an .npz archive without pickles: {error}") from None
+
+
 def _one_hot(labels: np.ndarray, data: Data) -> Tensor:
     """Return a vector for each label, of zeros where it is unknown (-1)."""
     return torch.eye(data.classes + 1)[torch.tensor(labels, dtype=torch.int64)][:, : data.classes]
@@ -71,8 +79,7 @@ def _one_hot(labels: np.ndarray, data: Data) -> Tensor:
 
 def score_snapshot(path: Path, data: Data) -> dict[str, float]:
     """Return how far the attack had got after some rounds."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    arrays = _arrays(path)
     x, _ = put_in_order(arrays, data)
     scores = score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
     key = "psnr_mean" if data.kind == "image" else "r2"

@@ -16,8 +16,10 @@ from torch import Tensor
 from vfl.config import RunConfig
 from vfl.datasets import Data, Facts, datasets
 from vfl.errors import UserError
+from vfl.files import make_private
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
+from vfl.results import write_atomically
 from vfl.shares import even_runs, sample_runs
 
 LABELS = "labels.safetensors"
@@ -39,7 +41,7 @@ class WorkerData:
     """In a horizontal federation the largest number of samples that any worker holds, which an epoch's length is by."""
 
     def save(self, path: Path) -> None:
-        """Write the slice to a file."""
+        """Write the slice to a file that is its owner's alone."""
         named = {"x": self.x, "x_test": self.x_test, "y": self.y, "y_test": self.y_test}
         tensors = {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
         about = {
@@ -50,7 +52,8 @@ class WorkerData:
             "classes": self.classes,
             "most": self.most,
         }
-        save_file(tensors, path, metadata={"slice": json.dumps(about)})
+        told = {"slice": json.dumps(about)}
+        write_atomically(path, lambda partial: save_file(tensors, make_private(partial), metadata=told), durably=False)
 
     @staticmethod
     def load(path: Path) -> "WorkerData":

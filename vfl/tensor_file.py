@@ -15,6 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from vfl.errors import UserError
+from vfl.files import PRIVATE
+from vfl.limits import plain
 
 _DTYPES = {
     torch.float64: "F64",
@@ -56,7 +58,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
         for part in parts:
             digest.update(part)
         head = head[:_SUM_AT] + digest.hexdigest().encode() + head[_SUM_AT + len(_NO_SUM) :]
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o666), "wb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, PRIVATE), "wb") as file:
         file.write(head)
         for part in parts:
             file.write(part)
@@ -73,7 +75,7 @@ def read_tensors(path: Path, checked: bool) -> tuple[dict[str, Tensor], dict[str
     except OSError as error:
         raise DamagedError(f"{path} cannot be read: {error.strerror or error}") from None
     except SafetensorError as error:
-        raise DamagedError(f"{path} is not a file of tensors: {error}") from None
+        raise DamagedError(f"{path} is not a file of tensors: {plain(str(error))}") from None
 
 
 def _check(path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
-from vfl.files import read_bounded
+from vfl.files import PRIVATE_FOLDER, make_private, read_bounded
+from vfl.fitting import check_gradients, check_indices, check_model, model_shapes
 from vfl.limits import FEATURES, JSON_BYTES, SAMPLES
 from vfl.observation import (
     BOTTOM,
@@ -30,12 +31,15 @@ from vfl.tensor_file import DamagedError, read_tensors, write_tensors
 
 FORMAT = 2
 
+_MANY = 1 << 53
+"""More rounds, or versions of the parameters, than any run has."""
+
 
 class TranscriptWriter:
     """Writes rounds as they come: one file a round, one a version of the parameters, and `meta.json`."""
 
     def __init__(self, folder: Path, config: RunConfig, setting: Setting) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         self._folder = folder
         self._version = 0
         self._syncs = config.federation.checkpoint_every is not None
@@ -43,7 +47,9 @@ class TranscriptWriter:
         """What was written, and would be lost if the machine stopped now; kept for checkpoints only."""
         meta = {"format": FORMAT, "config": config.model_dump(mode="json"), "setting": _setting_tree(setting)}
         text = json.dumps({**meta, "sha256": _checksum(meta)}, indent=1)
-        write_atomically(folder / "meta.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
+        write_atomically(
+            folder / "meta.json", lambda path: make_private(path).write_text(text + "\n", encoding="utf-8")
+        )
 
     def observe(self, observation: Observation) -> None:
         """Write one round."""
@@ -87,11 +93,15 @@ class Transcript:
             raise UserError(f"{folder}/meta.json does not describe a run's setting: {error!r}") from None
 
     def __iter__(self) -> Iterator[Observation]:
-        setting = self.setting
+        """Yield the rounds; the model that the setting names is built, to compare its tensors with those on disk."""
+        setting, like = self.setting, model_shapes(self.setting)
 
         @lru_cache(maxsize=1)
         def parameters(version: int) -> ModelTensors:
-            return read_parameters(self._folder / parameters_name(version), setting, checked=True)
+            path = self._folder / parameters_name(version)
+            found = read_parameters(path, setting, checked=True)
+            check_model(path, found, like)
+            return found
 
         for number in range(1, self.rounds + 1):
             path = self._folder / round_name(number)
@@ -140,12 +150,21 @@ def read_round(
     tensors, about = read_tensors(path, checked)
     try:
         number, version, indices = int(about["round"]), int(about["version"]), tensors.pop("indices")
+        if not (0 < number < _MANY and 0 < version < _MANY):
+            raise ValueError
     except (KeyError, ValueError):
         raise DamagedError(f"{path} does not hold a round") from None
     about_round = (number, indices, version, parameters(version))
+    if checked:
+        check_indices(path, indices, setting)
     if not setting.shares:
-        return Observation(*about_round, _nested(tensors, len(setting.boxes)))
+        gradients = _nested(tensors, len(setting.boxes))
+        if checked:
+            check_gradients(path, tensors, [gradients], about_round[-1])
+        return Observation(*about_round, gradients)
     uploads = tuple(_nested(without_prefix(f"{worker}.", tensors), 1) for worker in range(setting.workers))
+    if checked:
+        check_gradients(path, tensors, uploads, about_round[-1])
     try:
         gradients = averaged(uploads, [*map(len, own_rows(indices, setting.shares))])
     except (KeyError, RuntimeError, ZeroDivisionError):

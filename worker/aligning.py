@@ -131,6 +131,11 @@ class _Talk:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._channel.close()
         if isinstance(error, grpc.RpcError):
+            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                raise RunFailedError(
+                    f"worker {self._worker} could not be aligned: the coordinator's config says nothing of tables that "
+                    f"workers bring (data.id); use the same file everywhere"
+                )
             raise RunFailedError(f"worker {self._worker} could not be aligned: {sentence(error)}") from None
 
     def compare(self, hashes: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Worker to worker: outputs go to the label holder, their gradients come back. The coordinator is not on this path."""
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -121,14 +121,7 @@ class Peer:
                 self._call = answers
             if self._superseded:
                 answers.cancel()
-            first = next(answers, None)
-            if first is None or first.WhichOneof("part") != "header":
-                raise CodecError("the answer begins without a header")
-            # The gradient of an output is no larger than the output.
-            assembler = Assembler(first.header.bundle, raw_bytes([output]) + ALIGNMENT)
-            for part in answers:
-                _add(assembler, part)
-            return assembler.finish().get("gradient")
+            return gradient_of(output, answers)
         except grpc.RpcError as error:
             if self._superseded:
                 raise SupersededError from None
@@ -151,6 +144,21 @@ class Peer:
     def close(self) -> None:
         """Hang up."""
         self._channel.close()
+
+
+def gradient_of(output: Tensor, answers: Iterator[SwapPart]) -> Tensor | None:
+    """Return the gradient of an output that the label holder answers with; None if the round only evaluates."""
+    first = next(answers, None)
+    if first is None or first.WhichOneof("part") != "header":
+        raise CodecError("the answer begins without a header")
+    # The gradient of an output is no larger than the output.
+    assembler = Assembler(first.header.bundle, raw_bytes([output]) + ALIGNMENT)
+    for part in answers:
+        _add(assembler, part)
+    gradient = assembler.finish().get("gradient")
+    if gradient is not None and (gradient.shape, gradient.dtype) != (output.shape, output.dtype):
+        raise CodecError(f"a gradient of shape {tuple(gradient.shape)} to an output of shape {tuple(output.shape)}")
+    return gradient
 
 
 def _add(assembler: Assembler, part: SwapPart) -> None:

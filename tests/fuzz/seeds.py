@@ -10,7 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from google.protobuf.message import Message
 
+from protos.alignment_pb2 import AlignHeader, AlignPart, PassHeader, PassPart, PlaceRequest
 from protos.codec import announce
 from protos.coordinator_pb2 import (
     Abort,
@@ -28,12 +30,15 @@ from protos.coordinator_pb2 import (
     UploadPart,
     Welcome,
 )
+from protos.doctor_pb2 import Block, CompareReply, CompareRequest, Finding, Party, ReportRequest
 from protos.tensors_pb2 import Bundle, Chunk, TensorSpec
 from protos.worker_pb2 import SwapHeader, SwapPart
 from server.checkpoint import State, of_record
 from tests.fuzz.support import CORPUS
+from tests.fuzz.table_seeds import CSV, parquets
 from tests.support import small_config
 from vfl.certs import make_certificates
+from vfl.models.whole import first_model
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.partition import partition
 from vfl.results import Record
@@ -75,6 +80,10 @@ def messages() -> dict[str, dict[str, bytes]]:
         name: SwapPart(header=SwapHeader(run_id="run", worker=1, round=1, bundle=bundle))
         for name, bundle in bundles().items()
     }
+    swaps["gradient"] = SwapPart(
+        header=SwapHeader(run_id="run", worker=1, round=1, bundle=announce({"gradient": torch.ones(5, 3)}))
+    )
+    swaps["chunk"] = SwapPart(chunk=Chunk(offset=0, data=bytes(60)))
     swaps["output"] = SwapPart(
         header=SwapHeader(run_id="run", worker=1, round=1, bundle=announce({"output": torch.ones(5, 3)}))
     )
@@ -93,7 +102,46 @@ def messages() -> dict[str, dict[str, bytes]]:
         "trouble": Trouble(session="s", run_id="r", reason="cannot \x1b[1m go on", leaving=True),
     }
     kinds = {"join": joins, "upload": uploads, "swap": swaps, "order": orders, "report": reports}
+    kinds |= {"doctor": consultations(good), **alignment()}
     return {kind: {name: one.SerializeToString() for name, one in some.items()} for kind, some in kinds.items()}
+
+
+def alignment() -> dict[str, dict[str, Message]]:
+    """What workers that bring tables send, and are answered."""
+    hashes = AlignPart(hashes=bytes(range(48)))
+    aligns = {
+        name: AlignPart(header=AlignHeader(protocol_version=3, worker=1, ids=ids))
+        for name, ids in {"header": 3, "endless": WIDE, "nothing": 0, "most": 10_000_000}.items()
+    }
+    passes = {
+        name: PassPart(header=PassHeader(protocol_version=3, worker=1, step=0, bytes=size))
+        for name, size in {"header": 48, "endless": WIDE, "most": 40_000_000}.items()
+    }
+    places = {
+        name: PlaceRequest(worker=1, features=features) for name, features in {"good": 4, "endless": WIDE}.items()
+    }
+    return {
+        "align": {**aligns, "hashes": hashes},
+        "pass": {**passes, "data": PassPart(data=bytes(range(48)))},
+        "place": places,
+        "placed": {"good": Slice(sample_shape=[8], start=[4], stop=[8]), "endless": Slice(sample_shape=[WIDE] * 500)},
+    }
+
+
+def consultations(join: JoinRequest) -> dict[str, Message]:
+    """What `cafe doctor` sends, and is answered."""
+    party = Party(versions={"torch": "2"}, settings={"seed": "3"}, time=1.0e9)
+    return {
+        "compare": CompareRequest(worker=1, party=party, join=join, address="h:1"),
+        "odd_address": CompareRequest(worker=0, party=party, address="\x1b]0;x\x07" * 500),
+        "reply": CompareReply(party=party, refusal="no\x1b[2J" * 500, label_holder_address="h:1"),
+        "odd_time": CompareReply(party=Party(versions={"\x1b[1m": "x" * 5000}, time=float("nan"))),
+        "block": Block(worker=1, data=bytes(64)),
+        "report": ReportRequest(worker=1, findings=[Finding(check="join", level="ok", text="well")]),
+        "odd_report": ReportRequest(
+            worker=1, findings=[Finding(check="\n" * 99, level="ok", text="\x1b[2J" * 400)] * 3
+        ),
+    }
 
 
 def npy(array: np.ndarray, pickled: bool = False) -> bytes:
@@ -144,6 +192,7 @@ def archives() -> dict[str, bytes]:
         "large_label": archive(x=x, y=npy(np.array([0, 1, 0, 1 << 62]))),
         "outside": archive(**{"../../x": x, "y": y}),
         "single": x,
+        "estimate": archive(x=npy(np.full((2, 1, 4, 4), 0.5, np.float32)), cell=npy(np.arange(2))),
     }
 
 
@@ -180,7 +229,9 @@ def transcript() -> dict[str, bytes]:
     config = small_config()
     boxes = tuple(partition((1, 8, 8), 4))
     setting = Setting(config.model, boxes, 10, 24, 8, "epochs", 1, True, 3)
-    tensors = ModelTensors(tuple({"w": torch.ones(2)} for _ in range(4)), {"fc.weight": torch.ones(2, 2)})
+    model = first_model(setting)
+    parts = [{name: one.detach() for name, one in part.named_parameters()} for part in (*model.bottoms, model.top)]
+    tensors = ModelTensors(tuple(parts[:-1]), parts[-1])
     with tempfile.TemporaryDirectory() as folder:
         TranscriptWriter(Path(folder), config, setting).observe(Observation(1, torch.arange(8), 1, tensors, tensors))
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
@@ -216,6 +267,8 @@ def main() -> None:
     write("npz", archives())
     write("config", {name: text.encode() for name, text in CONFIGS.items()})
     write("slice", slices())
+    write("csv", CSV)
+    write("parquet", parquets())
     files = transcript()
     write("meta", {"good": json.dumps(json.loads(files.pop("meta.json"))).encode()})
     write("transcript", files)

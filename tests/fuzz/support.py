@@ -1,6 +1,7 @@
 """What the fuzz targets share: seeds from the corpus, what is done to them, and what they may cost."""
 
 import contextlib
+import hashlib
 from pathlib import Path
 
 import psutil
@@ -8,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from vfl.limits import SENTENCE_CHARACTERS
+from vfl.tensor_file import _SUM_AT
 
 CORPUS = Path(__file__).parent / "corpus"
 
@@ -69,3 +71,25 @@ def little_memory(growth: int = GROWTH_BYTES):
     yield
     grown = process.memory_info().rss - before
     assert grown < growth, f"{grown >> 20} MiB more than before"
+
+
+def written(folder: Path, data: bytes, name: str = "file") -> Path:
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def resigned(data: bytes) -> bytes:
+    """A file of tensors with a checksum that fits: it keeps out accidents, and nobody who wants to deceive."""
+    zeros = b"0" * 64
+    if len(data) < _SUM_AT + len(zeros):
+        return data
+    rest = data[_SUM_AT + len(zeros) :]
+    return data[:_SUM_AT] + hashlib.sha256(data[:_SUM_AT] + zeros + rest).hexdigest().encode() + rest
+
+
+abouts = st.recursive(
+    st.one_of(st.none(), st.integers(-1, 1 << 70), st.text(max_size=5), st.floats()),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+"""Whatever JSON can hold."""

@@ -8,6 +8,8 @@ import grpc
 import psutil
 import pytest
 import torch
+from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc_health.v1.health_pb2_grpc import HealthStub
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +20,7 @@ from tests.integration.hostile_support import DATA, PREFACE, connect, frame, hea
 from tests.integration.protocol_support import PATIENT, RawCoordinator, RawWorker, finish, join_request, refused
 from tests.support import small_config
 from vfl import pace
+from vfl.limits import SPARE_CONNECTIONS
 from vfl.tls import worker_role
 from worker.exchange import Peer
 from worker.rendezvous import Rendezvous
@@ -36,13 +39,27 @@ CLEAN = {
 }
 """How calls are turned down: not by an error that nobody thought of, which would be UNKNOWN or INTERNAL."""
 
+TABLES = ("--set", "data={name: csv, path: none.csv, label: y, id: person}")
+"""With this, workers may bring tables, and the coordinator aligns them."""
+
+KINDS = {
+    "Coordinator/Join": "join",
+    "Coordinator/Upload": "upload",
+    "Coordinator/ReportEvaluation": "report",
+    "Coordinator/ReportTrouble": "report",
+    "Alignment/Align": "align",
+    "Alignment/Pass": "pass",
+    "Alignment/Place": "place",
+}
+"""What a coordinator can be called for, and the corpus of that."""
+
 bounded = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), database=None)
 
 
 @pytest.fixture(scope="module")
 def playing(tmp_path_factory):
     """A coordinator and its two workers in the first round."""
-    coordinator = RawCoordinator(tmp_path_factory.mktemp("hostile"), arguments=PATIENT)
+    coordinator = RawCoordinator(tmp_path_factory.mktemp("hostile"), arguments=(*PATIENT, *TABLES))
     workers = [RawWorker(coordinator, 0), RawWorker(coordinator, 1)]
     assert [worker.next_round().round for worker in workers] == [1, 1]
     yield coordinator, workers
@@ -90,15 +107,15 @@ def test_ten_gigabytes_announced_and_never_sent(playing, memory):
 
 
 @bounded
-@given(st.sampled_from(["Join", "Upload", "ReportEvaluation", "ReportTrouble"]), st.data())
+@given(st.sampled_from(sorted(KINDS)), st.data())
 def test_any_bytes_to_the_coordinator(playing, memory, method, data):
     coordinator, workers = playing
-    kind = {"Join": "join", "Upload": "upload"}.get(method, "report")
+    kind = KINDS[method]
     messages = data.draw(st.lists(mutated(kind), min_size=1, max_size=3))
     if kind == "upload" and data.draw(st.booleans()):  # as if from the worker itself
         with_session = UploadPart(header=workers[1].header(1, workers[1].parameters)).SerializeToString()
         messages.insert(0, with_session)
-    call = coordinator.channel.stream_stream(f"/cafe.v1.Coordinator/{method}")
+    call = coordinator.channel.stream_stream(f"/cafe.v1.{method}")
     with watched(memory, GROWTH_BYTES):
         code, details = refused(lambda: list(call(iter(messages), timeout=60)))
     assert code in CLEAN, details
@@ -159,3 +176,22 @@ def test_calls_that_never_end_keep_nobody_from_the_label_holder(holder):
             said += more
         assert b"took too long" in said
         line.close()
+
+
+def test_who_only_watches_keeps_no_connection(monkeypatch):
+    monkeypatch.setattr("vfl.limits.IDLE_SECONDS", 0.5)
+    config, meeting = small_config(), Rendezvous(24)
+    server = WorkerServer(config, 0, "127.0.0.1:0", None, meeting)
+    meeting.open("run", {1: 3})
+    address, own = f"127.0.0.1:{server.port}", [("grpc.use_local_subchannel_pool", 1)]
+    crowd = [grpc.insecure_channel(address, own) for _ in range(2 * config.federation.parties + SPARE_CONNECTIONS)]
+    calls = [HealthStub(channel).Watch(HealthCheckRequest(), timeout=60) for channel in crowd]
+    codes = {refused(lambda call=call: list(call))[0] for call in calls}
+    assert codes <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE}
+    threading.Timer(0.2, meeting.answer, [1, {1: torch.ones(5, 3)}]).start()
+    peer = Peer(address, "run", 1, 60, worker_role(0))
+    assert torch.equal(peer.swap(1, torch.arange(5), torch.zeros(5, 3)), torch.ones(5, 3))
+    peer.close()
+    for channel in crowd:
+        channel.close()
+    server.stop()

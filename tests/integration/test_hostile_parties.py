@@ -23,7 +23,7 @@ def identity(tmp_path_factory):
 @pytest.fixture(params=["is silent", "drips", "raves"])
 def rude(request, monkeypatch):
     monkeypatch.setattr("vfl.handshake.ANSWER_SECONDS", 0.3)
-    monkeypatch.setattr("vfl.network.LOOK_SECONDS", 0.3)
+    monkeypatch.setattr("vfl.limits.LOOK_SECONDS", 0.3)
     with rude_party(request.param) as address:
         yield address
 

@@ -124,7 +124,7 @@ def test_an_attack_reads_a_transcript_that_is_kept_anyway(tmp_path):
 
 
 def test_when_the_disk_is_full_rounds_wait_for_the_attack(tmp_path, monkeypatch):
-    monkeypatch.setattr("server.shelf.RESERVE", 1 << 60)
+    monkeypatch.setattr("server.shelf.RESERVE_BYTES", 1 << 60)
     with Beside(tmp_path, seconds=0.05) as beside:
         beside.start()
         beside.show()

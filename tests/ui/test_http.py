@@ -9,7 +9,7 @@ from PIL import Image
 
 from tests.integration.command_support import cafe, wait_for
 from tests.ui.folder_support import Served, begin, estimate, traffic
-from ui.app import STREAMS
+from vfl.limits import BROWSERS
 
 OURS = {"X_Cafe": "page"}
 
@@ -155,7 +155,7 @@ def test_beyond_this_machine_a_token_is_wanted(guarded):
 
 
 def test_only_so_many_may_watch(page):
-    streams = [page.stream() for _ in range(STREAMS)]
+    streams = [page.stream() for _ in range(BROWSERS)]
     assert {stream.answer.status for stream in streams} == {200}
     refused = page.stream()
     assert (refused.answer.status, refused.answer.read()) == (503, b"16 browsers are watching already; close one\n")

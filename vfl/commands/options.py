@@ -34,11 +34,11 @@ REJOIN_SECONDS = 60.0
 """How long `cafe serve` waits for a lost worker, and `cafe work` tries to come back, if the config does not say."""
 
 
-def results_folder(out: Path | None, file: Path) -> Path:
+def results_folder(out: Path | None, file: Path, mode: int = 0o777) -> Path:
     """Return the folder for results, which is named after the file unless told; it is made, and can be written to."""
     folder = out or Path("runs") / file.stem
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=mode, parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {folder}: the folder cannot be made: {error.strerror}") from None
     if not os.access(folder, os.W_OK):

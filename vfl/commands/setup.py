@@ -10,6 +10,7 @@ import typer
 from vfl.commands.options import Changes, ConfigFile, Insecure, Out, Tls, check_address, check_worker, results_folder
 from vfl.config import load_config
 from vfl.errors import UserError
+from vfl.files import PRIVATE_FOLDER
 
 
 def doctor(
@@ -140,7 +141,7 @@ def cut(
 ) -> None:
     """Cut the data set into one file a worker, for `cafe work --data`: each party then holds its own slice only."""
     config = load_config(file, changes)
-    folder = results_folder(out or Path("slices") / file.stem, file)
+    folder = results_folder(out or Path("slices") / file.stem, file, PRIVATE_FOLDER)
     from vfl.slices import load_data, write_slices
 
     for path in write_slices(config, load_data(config), folder):

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from vfl.archive import ArchiveError, read_archive, read_shapes
 from vfl.datasets import Data, DataSet, Facts, data_path, datasets
-from vfl.datasets.archive import ArchiveError, read_archive, read_shapes
 from vfl.datasets.encoding import Values, as_words, encode_all, fit
 from vfl.errors import UserError
 from vfl.limits import CLASSES

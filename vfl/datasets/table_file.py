@@ -1,5 +1,6 @@
 """Tables on disk, CSV and Parquet, through pyarrow: columns of numbers or words, and ids as they are written."""
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from vfl import limits
 from vfl.datasets.encoding import Text, Values
 from vfl.errors import UserError
 
@@ -31,9 +33,11 @@ class TableFile:
         with _reading(path):
             self._raw_header = self._read_header()
         self.header = tuple(name.strip() for name in self._raw_header)
-        twice = {name for name in self.header if self.header.count(name) > 1}
+        if len(self.header) > limits.TABLE_COLUMNS:
+            raise UserError(f"data: {path} has {len(self.header)} columns, the limit is {limits.TABLE_COLUMNS}")
+        twice = sorted(name for name, count in Counter(self.header).items() if count > 1)
         if twice:
-            raise UserError(f"data: {path} has more than one column called {_listed(sorted(twice))}; rename them")
+            raise UserError(f"data: {path} has more than one column called {_listed(twice)}; rename them")
 
     def need(self, names: Collection[str], key: str) -> None:
         """Say which of these columns the file has not."""
@@ -63,7 +67,8 @@ class TableFile:
 
     def _read_table(self, names: list[str]) -> Any:
         if self._dialect is None:
-            return _pyarrow("parquet").read_table(self.path, columns=names)
+            return _read_parquet(self.path, names)
+        _check_size(self.path, self.path.stat().st_size)
         csv, text = _pyarrow("csv"), _pyarrow("lib").string()
         # All as text: pyarrow guesses a column's type from the first rows, and a million rows later it may be wrong.
         convert = csv.ConvertOptions(
@@ -72,11 +77,38 @@ class TableFile:
         return csv.read_csv(self.path, csv.ReadOptions(), csv.ParseOptions(delimiter=self._dialect.separator), convert)
 
 
+def _read_parquet(path: Path, names: list[str]) -> Any:
+    """Read columns, after a look at what they unpack to: a few bytes may be many rows, or a long text in each."""
+    parquet, types = _pyarrow("parquet"), _pyarrow("types")
+    about = parquet.read_metadata(path)
+    groups = sum(about.row_group(place).total_byte_size for place in range(about.num_row_groups))
+    _check_size(path, max(groups, 8 * about.num_rows * len(names)))
+    schema = parquet.read_schema(path)
+    texts = [name for name in names if types.is_string(schema.field(name).type)]
+    return parquet.read_table(path, columns=names, read_dictionary=texts)
+
+
+def _check_size(path: Path, size: int) -> None:
+    if size > limits.TABLE_BYTES:
+        raise UserError(f"data: {path} takes {size} bytes when it is read, the limit is {limits.TABLE_BYTES}")
+
+
+def _expanded(column: Any, what: str) -> Any:
+    """Return a column of words that is written as numbers into a list of them, with each word where it stands."""
+    compute, types = _pyarrow("compute"), _pyarrow("types")
+    if types.is_string(column.type.value_type) or types.is_large_string(column.type.value_type):
+        sizes = [compute.binary_length(part.dictionary).take(part.indices) for part in column.chunks]
+        total = sum(compute.sum(one).as_py() or 0 for one in sizes)
+        if total > limits.TABLE_BYTES:
+            raise UserError(f"data: {what} takes {total} bytes when it is read, the limit is {limits.TABLE_BYTES}")
+    return column.cast(column.type.value_type)
+
+
 def _values(column: Any, as_text: bool, missing: Collection[str], what: str) -> Values:
     """Return a column as numbers if all that is there are numbers, else as words."""
     arrow, compute, types = _pyarrow("lib"), _pyarrow("compute"), _pyarrow("types")
     if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+        column = _expanded(column, what)
     if types.is_string(column.type) or types.is_large_string(column.type):
         column = compute.utf8_trim_whitespace(column)
         gone = compute.is_in(column, value_set=arrow.array(sorted(missing), column.type))

@@ -1,5 +1,6 @@
 """Tables from files: which columns belong to which worker, which is the label, which the id that rows are joined by."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -98,7 +99,7 @@ class TableSet(DataSet):
         others = [name for name in file.header if name not in (self.label, self.id)]
         groups = self.columns or (tuple(others),)
         names = [name for group in groups for name in group]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise UserError(f"data.columns: {twice[0]!r} is held by more than one worker")
         whole = self._read(file, names, with_label=True)

@@ -14,16 +14,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from vfl.doctor.findings import Sheet
 from vfl.errors import CafeError
 from vfl.handshake import PREFACE, RETRY_SECONDS
-from vfl.limits import ANSWER_SECONDS
+from vfl.limits import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, PROOF_SECONDS
 from vfl.network import reach, sentence
 from vfl.tls import Identity, Role, is_loopback
-
-CONNECT_SECONDS = 5.0
-"""A port that takes longer to accept a connection counts as shut."""
-
-HANDSHAKE_SECONDS = 10.0
-CALL_SECONDS = 30.0
-"""How long a party that accepts connections may take to prove itself, and to answer a call."""
 
 _SETTINGS = 4
 """The type of the frame with which HTTP/2 answers a preface, the fourth byte of what comes."""
@@ -43,7 +36,7 @@ def examine(sheet: Sheet, address: str, role: Role, tls: Identity | None, patien
     _check_proxy(sheet, address)
     _look_at_wire(sheet, address, places, tls)
     try:
-        channel = reach(address, role, tls, HANDSHAKE_SECONDS)
+        channel = reach(address, role, tls, PROOF_SECONDS)
     except TimeoutError:
         sheet.fail("handshake", f"{address} accepts connections but does not speak gRPC: is it really {role}?")
         return None

@@ -11,20 +11,19 @@ from protos.doctor_pb2 import Block, CompareReply, CompareRequest, Party, Report
 from protos.doctor_pb2 import Finding as FindingMessage
 from protos.doctor_pb2_grpc import DoctorStub
 from vfl.config import RunConfig
-from vfl.doctor.address import CALL_SECONDS
 from vfl.doctor.facts import Clock, describe
 from vfl.doctor.findings import Finding, Sheet
-from vfl.limits import MESSAGE_BYTES
+from vfl.limits import CALL_SECONDS, ECHO_SECONDS, MESSAGE_BYTES, plain
 from vfl.network import sentence
 from vfl.tls import Identity, file_problem, read_certificate
 
 SKEW_SECONDS = 5.0
 """Clocks that differ by more are warned of: logs of two machines are then hard to put side by side."""
 
-ECHO_SECONDS = 120.0
-"""How long the largest message may take there and back."""
-
 _ASK_SECONDS = 0.5
+
+_CENTURY = 3.2e9
+"""Seconds; no clock is that wrong."""
 
 
 class Caller:
@@ -53,7 +52,7 @@ class Caller:
         _compare_settings(sheet, here, reply.party)
         _compare_clocks(sheet, reply.party.time - (began + ended) / 2, (ended - began) / 2, self._tls)
         if reply.refusal:
-            sheet.fail("join", f"the coordinator would refuse: {reply.refusal}")
+            sheet.fail("join", f"the coordinator would refuse: {plain(reply.refusal)}")
         elif join is not None:
             sheet.ok(
                 "join",
@@ -64,7 +63,7 @@ class Caller:
     def label_holder(self, patience: float) -> str:
         """Return where the label holder answers, as soon as it has told the coordinator; empty if it does not."""
         deadline = time.monotonic() + patience
-        while not (address := self._ask().label_holder_address) and time.monotonic() < deadline:
+        while not (address := plain(self._ask().label_holder_address)) and time.monotonic() < deadline:
             time.sleep(_ASK_SECONDS)
         return address
 
@@ -105,7 +104,9 @@ class Caller:
 def _compare_versions(sheet: Sheet, here: Party, there: Party) -> None:
     def differ(names: tuple[str, ...]) -> str:
         pairs = [(name, here.versions[name], there.versions[name]) for name in names]
-        return ", ".join(f"{name} {ours} here and {theirs} there" for name, ours, theirs in pairs if ours != theirs)
+        return plain(
+            ", ".join(f"{name} {ours} here and {theirs} there" for name, ours, theirs in pairs if ours != theirs)
+        )
 
     if needed := differ(("cafe-vfl", "protocol")):
         sheet.fail("versions", f"{needed}: install the same release on both")
@@ -123,12 +124,15 @@ def _compare_settings(sheet: Sheet, here: Party, there: Party) -> None:
         if here.settings.get(key) != there.settings.get(key)
     ]
     if differ:
-        sheet.fail("config", f"{'; '.join(differ)}: use the same file and the same --set everywhere")
+        sheet.fail("config", f"{plain('; '.join(differ))}: use the same file and the same --set everywhere")
     else:
         sheet.ok("config", f"{len(keys)} keys of seed, federation and model are alike")
 
 
 def _compare_clocks(sheet: Sheet, skew: float, accuracy: float, tls: Identity | None) -> None:
+    if not abs(skew) < _CENTURY:
+        sheet.fail("clocks", "the other side says a time that is none: is it a `cafe doctor`?")
+        return
     direction = "ahead of" if skew > 0 else "behind"
     text = f"the clock there is {abs(skew):.2f} s {direction} this one, give or take {accuracy:.2f}"
     problem = None if tls is None else _problem_at(tls, skew)

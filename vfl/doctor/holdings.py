@@ -9,10 +9,10 @@ import torch
 from rich.filesize import decimal
 
 from server.membership import Member
-from server.shelf import RESERVE
 from vfl.config import RunConfig
 from vfl.doctor.findings import Sheet
 from vfl.errors import UserError
+from vfl.limits import RESERVE_BYTES
 from vfl.models import build_bottom
 from vfl.models.whole import whole_model
 from vfl.partition import Box, partition
@@ -110,7 +110,7 @@ def check_disk(sheet: Sheet, out: Path, recorded: int = 0) -> None:
     text = f"{decimal(free)} free at {there}"
     if recorded > free:
         sheet.fail("disk", f"{text}, the transcript takes {decimal(recorded)}: choose another --out")
-    elif free - recorded < RESERVE:
+    elif free - recorded < RESERVE_BYTES:
         sheet.warn("disk", f"{text}: rounds would wait for a slow attack; choose another --out")
     else:
         sheet.ok("disk", text)

@@ -15,6 +15,7 @@ from server.membership import Member, Membership, RefusedError
 from vfl.config import RunConfig
 from vfl.doctor.facts import Clock, describe
 from vfl.doctor.findings import Finding, Level
+from vfl.limits import FINDINGS, NAME_CHARACTERS, plain
 from vfl.network import OPTIONS, add_health, add_port, statuses
 from vfl.tls import Identity, ImpostorError, Role, check_caller
 
@@ -77,7 +78,7 @@ class Listener(doctor_pb2_grpc.DoctorServicer):
             if request.HasField("join"):
                 reply.refusal = self._admit(request.join)
             if request.worker == self._config.federation.holder:
-                self._label_holder_address = request.address
+                self._label_holder_address = plain(request.address)[:NAME_CHARACTERS]
             reply.label_holder_address = self._label_holder_address
         return reply
 
@@ -89,10 +90,12 @@ class Listener(doctor_pb2_grpc.DoctorServicer):
     def Report(self, request: ReportRequest, context: Any) -> ReportReceipt:
         """Take a worker's findings."""
         self._check(request.worker, context)
+        if len(request.findings) > FINDINGS:
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"a report has at most {FINDINGS} findings")
         try:
-            findings = [Finding(one.check, Level(one.level), one.text) for one in request.findings]
+            findings = [Finding(plain(one.check), Level(one.level), plain(one.text)) for one in request.findings]
         except ValueError as error:
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, plain(str(error)))
         with self._changed:
             self.reports[request.worker] = findings
             self._changed.notify_all()

@@ -20,8 +20,8 @@ class ArchiveError(ValueError):
     """A file that is no archive of plain arrays; the text says why."""
 
 
-def read_archive(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
-    """Return those of the wanted arrays that are there, numbers in this machine's byte order."""
+def read_archive(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """Return those of the wanted arrays that are there, or all, numbers in this machine's byte order."""
     return _opened(path, lambda archive: _read(archive, wanted))
 
 
@@ -45,7 +45,7 @@ def _opened(path: Path, read: Callable[[zipfile.ZipFile], T]) -> T:
             raise ArchiveError(f"{error or type(error).__name__}") from None
 
 
-def _read(archive: zipfile.ZipFile, wanted: Collection[str]) -> dict[str, np.ndarray]:
+def _read(archive: zipfile.ZipFile, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
     members = dict(_members(archive, wanted))
     total = sum(info.file_size for info in members.values())
     if total > ARCHIVE_BYTES:
@@ -59,9 +59,9 @@ def _read(archive: zipfile.ZipFile, wanted: Collection[str]) -> dict[str, np.nda
     }
 
 
-def _members(archive: zipfile.ZipFile, wanted: Collection[str]) -> list[tuple[str, zipfile.ZipInfo]]:
+def _members(archive: zipfile.ZipFile, wanted: Collection[str] | None) -> list[tuple[str, zipfile.ZipInfo]]:
     named = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
-    return [(name, info) for name, info in named if name in wanted]
+    return [(name, info) for name, info in named if wanted is None or name in wanted]
 
 
 def _check_header(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> tuple[int, ...]:

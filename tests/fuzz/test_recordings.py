@@ -1,0 +1,129 @@
+"""Recorded runs and checkpoints that may be anybody's: what does not fit is named, and nothing is ever imported."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from server.checkpoint import read_checkpoint
+from tests.fuzz.support import CORPUS, abouts, fuzz, little_memory, mutated, outcome, resigned, seeds, written
+from vfl.cli import app
+from vfl.errors import UserError
+from vfl.tensor_file import read_tensors, write_tensors
+from vfl.transcript import Transcript, _checksum
+
+ROUND, PARAMETERS = "round-0000001.safetensors", "parameters-0000001.safetensors"
+WEIGHT = "0.bottom.1.weight"
+
+
+def transcript(folder: Path, meta: bytes, files: dict[str, bytes] | None = None) -> Path:
+    """A transcript's folder: the corpus's, with another meta.json, and other files where there are some."""
+    whole = {path.name: path.read_bytes() for path in (CORPUS / "transcript").iterdir()}
+    for name, data in {**whole, **(files or {}), "meta.json": meta}.items():
+        written(folder, data, name)
+    return folder
+
+
+def signed(tree) -> bytes:
+    """A meta.json with a checksum that fits: it keeps out accidents, and nobody who wants to deceive."""
+    tree = {key: value for key, value in tree.items() if key != "sha256"}
+    return json.dumps({**tree, "sha256": _checksum(tree)}).encode()
+
+
+@fuzz
+@given(
+    mutated("meta"), st.sampled_from([path.name for path in (CORPUS / "transcript").iterdir()]), mutated("transcript")
+)
+@example(b"[" * 100_000, "round-0000001.safetensors", b"")
+def test_any_transcript(tmp_path, meta, name, file):
+    try:
+        tree = json.loads(meta)
+    except (ValueError, RecursionError):
+        tree = None
+    meta = signed(tree) if isinstance(tree, dict) else meta
+    with little_memory():
+        outcome(lambda: list(Transcript(transcript(tmp_path, meta, {name: resigned(file)}))), UserError)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        (ROUND, {"indices": torch.ones(8)}, r"torch.float32 of shape \(8,\) as the round's samples"),
+        (ROUND, {"indices": torch.arange(8) + 20}, r"expected numbers \(int64\) below 24"),
+        (ROUND, {"indices": torch.arange(8) - 1}, r"expected numbers \(int64\) below 24"),
+        (ROUND, {"indices": torch.zeros(8, dtype=torch.int64)}, "names a sample twice"),
+        (ROUND, {"indices": torch.zeros(0, dtype=torch.int64)}, "as the round's samples"),
+        (ROUND, {WEIGHT: torch.ones(3)}, "has for 1.weight torch.float32 of shape"),
+        (ROUND, {WEIGHT: torch.ones(12, 16, dtype=torch.int64)}, "has for 1.weight torch.int64 of shape"),
+        (ROUND, {WEIGHT: torch.full((12, 16), torch.nan)}, "values of 1.weight that are not finite"),
+        (ROUND, {"0.bottom.other": torch.ones(3)}, "has for other torch.float32"),
+        (ROUND, {"nobody's": torch.ones(3)}, "tensors, of which 18 are gradients"),
+        (PARAMETERS, {WEIGHT: torch.ones(3)}, "has for 1.weight torch.float32 of shape"),
+        (PARAMETERS, {WEIGHT: None}, "has for 1.weight nothing, the run's model torch.float32"),
+    ],
+)
+def test_a_file_that_does_not_fit_its_run_is_named_whatever_its_checksum(here, name, changes, words):
+    folder = transcript(here, seeds("meta")[0])
+    tensors, about = read_tensors(folder / name, checked=True)
+    about.pop("sha256")
+    tensors = {key: tensor for key, tensor in {**tensors, **changes}.items() if tensor is not None}
+    write_tensors(folder / name, tensors, about, checked=True)
+    with pytest.raises(UserError, match=f"{name}.* {words}|{name} {words}"):
+        list(Transcript(folder))
+
+
+@fuzz
+@given(st.sampled_from(["boxes", "classes", "samples", "batch_size", "schedule"]), abouts)
+def test_any_setting_of_a_transcript(tmp_path, key, value):
+    tree = json.loads(seeds("meta")[0])
+    tree["setting"][key] = value
+    outcome(lambda: list(Transcript(transcript(tmp_path, signed(tree)))), UserError)
+
+
+@fuzz
+@given(mutated("state"))
+@example(b"[" * 100_000)
+def test_any_checkpoint(tmp_path, state):
+    path = tmp_path / "checkpoint"
+    write_tensors(path, {"w": torch.ones(2)}, {"state": state.decode(errors="replace")}, checked=True)
+    read, refusal = outcome(lambda: read_checkpoint(path), UserError)
+    assert refusal or read[0].format == 1
+
+
+@fuzz
+@given(st.integers(0), st.integers(0, 7), st.booleans())
+def test_a_checkpoint_cut_short_or_with_one_bit_changed_is_named(tmp_path, at, bit, cut):
+    path = tmp_path / "checkpoint"
+    write_tensors(path, {"w": torch.arange(4)}, {"state": seeds("state")[0].decode()}, checked=True)
+    data = bytearray(path.read_bytes())
+    at %= len(data)
+    data[at] ^= 1 << bit
+    path.write_bytes(data[:at] if cut else data)
+    _, refusal = outcome(lambda: read_checkpoint(path), UserError)
+    assert str(path) in refusal
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "words"),
+    [
+        ("model", {"name": "evil:Model"}, "names code of its own to be imported, model.name evil:Model"),
+        ("data", {"name": "evil:Data"}, "names code of its own to be imported, data.name evil:Data"),
+        ("attack", {"name": "evil:Attack"}, "names code of its own to be imported, attack.name evil:Attack"),
+        ("attack", {"name": "../../outside"}, "a plug-in's name is made of letters"),
+    ],
+)
+def test_a_recorded_run_can_neither_import_nor_write_elsewhere(here, section, value, words):
+    (here / "evil.py").write_text("import pathlib; pathlib.Path('was-imported').touch()")
+    folder = here / "run" / "transcript"
+    folder.mkdir(parents=True)
+    tree = json.loads(seeds("meta")[0])
+    tree["config"][section] = value
+    transcript(folder, signed(tree))
+    with pytest.raises(UserError, match=words):
+        app(["attack", str(folder)], standalone_mode=False)
+    assert {path.name for path in here.rglob("*")} == {"evil.py", "run", "transcript"} | {
+        path.name for path in folder.iterdir()
+    }
