@@ -1,19 +1,22 @@
 """What the attack will do, decided before the first round: the layer at each worker, the method, or why none works."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
 
 from attacker.exact.completion import too_few_rounds
-from attacker.least_squares import undetermined
+from attacker.least_squares import SKETCH, undetermined
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
 from vfl.observation import Setting
 
 Method = Literal["auto", "subspaces", "least_squares", "rank_one"]
+MOST_BYTES = 1 << 29
+"""What least squares may keep of the rounds beside subspaces, which may turn out to need no help."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,10 @@ class Choice:
 
     method: Literal["subspaces", "least_squares", "rank_one"]
     layers: tuple[FullyConnected, ...]
+    beside: "Choice | None" = None
+    """What the rounds are kept for too, should this method leave samples open."""
+    hint: str | None = None
+    """What to say if it leaves most of them open, and there is nothing beside it."""
 
 
 def choose(setting: Setting, method: Method, single: bool) -> Choice:
@@ -68,7 +75,26 @@ def choose(setting: Setting, method: Method, single: bool) -> Choice:
     if no_subspaces:
         other = "" if method == "subspaces" or no_squares is None else f"; least squares: {no_squares}"
         raise UserError(f"attack exact: {no_subspaces}{other}")
-    return Choice("subspaces", tuple(layer for layer in roomy if layer is not None))
+    taken = tuple(layer for layer in roomy if layer is not None)
+    if method != "auto" or not setting.frozen or single or without:
+        return Choice("subspaces", taken)
+    if no_squares:
+        return Choice("subspaces", taken, hint=f"Least squares takes more rounds: {undetermined(setting)}.")
+    size = squares_bytes(setting, first)
+    if size <= MOST_BYTES:
+        return Choice("subspaces", taken, Choice("least_squares", first))
+    return Choice(
+        "subspaces",
+        taken,
+        hint=f"The rounds suffice for least squares, which would keep {size / 1e9:.1f} GB of them in memory: "
+        f"set attack.method to least_squares.",
+    )
+
+
+def squares_bytes(setting: Setting, layers: Sequence[FullyConnected]) -> int:
+    """Return what least squares keeps of a run's rounds, in float64."""
+    numbers = sum(min(SKETCH, layer.outputs) * layer.inputs + layer.outputs for layer in layers)
+    return 8 * numbers * min(setting.rounds, 2 * setting.samples)
 
 
 def room(layer: FullyConnected, batch_size: int, single: bool = False) -> bool:

@@ -41,6 +41,12 @@ def notes_on_gradients(cells: Sequence[Cell], certificates: Tensor, noisy: bool,
     return notes
 
 
+def notes_on_rounds(choice: Choice, certificates: Tensor, noisy: bool) -> list[str]:
+    """Return what more rounds would tell, where these left most slices open."""
+    lost = certificates.isnan()
+    return [choice.hint] if choice.hint and not noisy and 2 * int(lost.sum()) >= lost.numel() else []
+
+
 def notes_on_models(
     setting: Setting, choice: Choice, bottoms: Sequence[nn.Module], certificates: Tensor, inverted: Inverted | None
 ) -> list[str]:
