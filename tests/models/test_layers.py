@@ -6,7 +6,7 @@ from torch import nn
 
 from examples import architectures
 from vfl.models import output_width
-from vfl.models.layers import fully_connected
+from vfl.models.layers import fully_connected, representation
 from vfl.models.modes import evaluating
 from vfl.models.stem import stem
 
@@ -61,3 +61,40 @@ def test_looking_at_a_model_leaves_its_modes_and_statistics_alone():
         assert not model[1].training
     assert [part.training for part in model] == [False, True, True]
     assert torch.equal(model[0].running_mean, torch.zeros(4))
+
+
+class Shifted(nn.Module):
+    """Changes its input in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(5, 3)
+
+    def forward(self, x):
+        x -= 0.5
+        return self.out(x)
+
+
+@pytest.mark.parametrize(
+    "first", [nn.ReLU(), nn.LeakyReLU(), nn.ELU(), nn.Hardtanh(), nn.ReLU6(), nn.Hardshrink(), nn.Hardtanh(-4, 4)]
+)
+@pytest.mark.parametrize("size", [1, 5])
+def test_an_activation_before_the_layer_is_seen_where_small_positive_numbers_pass_it(first, size):
+    assert not fully_connected(nn.Sequential(first, nn.Linear(size, 3)), (size,))[0].sees_data
+    assert fully_connected(nn.Sequential(nn.Flatten(), nn.Linear(size, 3)), (size,))[0].sees_data
+
+
+def test_a_model_that_changes_its_input_in_place_does_not_hide_it():
+    assert not fully_connected(Shifted(), (5,))[0].sees_data
+    x = torch.zeros(2, 5, requires_grad=True)
+    assert torch.equal(representation(Shifted(), "out", x), torch.full((2, 5), -0.5))
+
+
+def test_a_model_that_refuses_large_numbers_is_still_looked_at():
+    class Bounded(nn.Sequential):
+        def forward(self, x):
+            if float(x.abs().max()) > 1:
+                raise ValueError("not an image")
+            return super().forward(x)
+
+    assert not fully_connected(Bounded(nn.Linear(4, 2)), (4,))[0].sees_data
