@@ -8,11 +8,12 @@ from typing import Literal
 from torch import nn
 
 from attacker.exact.completion import too_few_rounds
-from attacker.least_squares import SKETCH, undetermined
+from attacker.least_squares import SKETCH, undetermined, written_otherwise
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
 from vfl.observation import Setting
+from vfl.partition import Shape
 
 Method = Literal["auto", "subspaces", "least_squares", "rank_one"]
 MOST_BYTES = 1 << 29
@@ -38,7 +39,7 @@ def choose(setting: Setting, method: Method, single: bool) -> Choice:
     if problems:
         raise UserError("attack exact: " + "; ".join(problems))
     layers = [
-        _usable(fully_connected(bottom, box.shape), worker)
+        _usable(fully_connected(bottom, box.shape), bottom, box.shape, worker)
         for worker, (bottom, box) in enumerate(zip(bottoms, setting.boxes, strict=True))
     ]
     first = tuple(own[0] for own in layers)
@@ -157,11 +158,11 @@ def _model(bottom: nn.Module) -> list[str]:
     return problems
 
 
-def _usable(layers: list[FullyConnected], worker: int) -> list[FullyConnected]:
+def _usable(layers: list[FullyConnected], bottom: nn.Module, shape: Shape, worker: int) -> list[FullyConnected]:
     """Return the layers whose gradients tell lengths too; without any, those that tell directions alone."""
     if not layers:
         raise UserError(
             f"attack exact: the model of worker {worker} has no fully connected layer, whose gradient it reads (one "
-            f"that takes a sample in several rows, as tokens, is none)"
+            f"that takes a sample in several rows, as tokens, is none)" + written_otherwise(bottom, shape)
         )
     return [layer for layer in layers if layer.bias] or layers

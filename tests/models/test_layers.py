@@ -8,7 +8,7 @@ from examples import architectures
 from vfl.models import output_width
 from vfl.models.layers import fully_connected, representation
 from vfl.models.modes import evaluating
-from vfl.models.stem import stem
+from vfl.models.stem import dense_functions, stem
 
 SHAPE = (1, 8, 4)
 
@@ -61,6 +61,29 @@ def test_looking_at_a_model_leaves_its_modes_and_statistics_alone():
         assert not model[1].training
     assert [part.training for part in model] == [False, True, True]
     assert torch.equal(model[0].running_mean, torch.zeros(4))
+
+
+class ByHand(nn.Module):
+    """Dense layers as functions, in four ways, then one as a module."""
+
+    def __init__(self, shape, out: bool = True):
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Parameter(torch.randn(shape[0], shape[0])) for _ in range(4))
+        self.bias = nn.Parameter(torch.zeros(shape[0]))
+        self.out = nn.Linear(shape[0], 3) if out else nn.Identity()
+
+    def forward(self, x):
+        h = torch.relu(nn.functional.linear(x, self.a, self.bias))
+        h = torch.relu(h @ self.b.T)
+        h = torch.addmm(self.bias, h, self.c)
+        return self.out(torch.einsum("nd,qd->nq", h, self.d))
+
+
+def test_dense_layers_that_are_written_as_functions_are_named():
+    assert dense_functions(ByHand((6,)), "out", (6,)) == ("a", "b", "c", "d")
+    assert dense_functions(ByHand((6,), out=False), None, (6,)) == ("a", "b", "c", "d")
+    transformer = architectures.patch_transformer(SHAPE)
+    assert dense_functions(transformer, fully_connected(transformer, SHAPE)[0].name, SHAPE) == ()
 
 
 class Shifted(nn.Module):

@@ -71,7 +71,7 @@ def _inputs(model: nn.Module, probe: Tensor) -> dict[str, list[Tensor]]:
             handles.append(layer.register_forward_pre_hook(hook))
     try:
         with torch.no_grad(), evaluating(model):
-            model(probe.clone().to(next(model.parameters())))  # a copy, as models may change their input in place
+            model(probe.clone().to(kind_of(model)))  # a copy, as models may change their input in place
     finally:
         for handle in handles:
             handle.remove()
@@ -89,6 +89,11 @@ def _that_see(model: nn.Module, probe: Tensor) -> set[str]:
 
 def _equal(value: Tensor, probe: Tensor) -> bool:
     return value.numel() == probe.numel() and bool(torch.equal(value.flatten().to(probe), probe.flatten()))
+
+
+def kind_of(model: nn.Module) -> Tensor:
+    """Return a tensor of the kind and on the device of a model's parameters; an ordinary one where it has none."""
+    return next(model.parameters(), torch.zeros(()))
 
 
 def representation(model: nn.Module, layer: str, x: Tensor) -> Tensor:
