@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from vfl.models import running
 from vfl.models.modes import evaluating
 from vfl.observation import Tensors
 
@@ -36,13 +37,14 @@ class Bottom:
 
     def forward(self, indices: Tensor) -> Tensor:
         """Return the outputs for a batch; the next `backward` belongs to it."""
-        self._output = self.model(self._x[indices])
-        return self._output.detach()
+        with running(self.model, "forward"):
+            self._output = self.model(self._x[indices])
+            return self._output.detach()
 
     def evaluate(self, indices: Tensor) -> Tensor:
         """Return the outputs for test samples."""
         assert self._x_test is not None
-        with torch.no_grad(), evaluating(self.model):
+        with torch.no_grad(), evaluating(self.model), running(self.model, "forward"):
             output: Tensor = self.model(self._x_test[indices])
         return output
 
@@ -54,7 +56,10 @@ class Bottom:
             return {}
         # To the bit what grad(output, parameters, output_gradient) gives, which imports SymPy to compare two shapes
         product = (output * output_gradient.to(output.device)).sum()
-        gradients = torch.autograd.grad(product, self._parameters)
+        if not product.requires_grad:  # no parameter has a part in it
+            return {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
+        with running(self.model, "backward"):
+            gradients = torch.autograd.grad(product, self._parameters, materialize_grads=True)
         return dict(zip(self._names, gradients, strict=True))
 
 

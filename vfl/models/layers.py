@@ -5,7 +5,9 @@ connections and Python's own control flow are all the same to them.
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +35,8 @@ def fully_connected(model: nn.Module, shape: Shape) -> list[FullyConnected]:
     """List the fully connected layers in the order of the forward pass.
 
     A layer that meets a sample in several rows (tokens), or more than once, is left out: it is a convolution by another
-    name, and its gradient is no sum of one outer product a sample.
+    name, and its gradient is no sum of one outer product a sample. So is one whose weight is no parameter of its own:
+    computed from others (weight norm), not trained, or shared with another layer.
     """
     probe, *others = _probes(shape)
     met = _inputs(model, probe)
@@ -42,11 +45,14 @@ def fully_connected(model: nn.Module, shape: Shape) -> list[FullyConnected]:
     for other in others if same else []:
         same &= _that_see(model, other)
     found = []
+    uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
     for name in met:
         layer = model.get_submodule(name)
         assert isinstance(layer, nn.Linear)
-        bias = layer.bias is not None
-        found.append(FullyConnected(name, layer.in_features, layer.out_features, bias, name in same))
+        weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+        if weight is not None and uses[id(weight)] == 1:
+            tells = bias is not None and uses[id(bias)] == 1
+            found.append(FullyConnected(name, layer.in_features, layer.out_features, tells, name in same))
     return found
 
 
@@ -65,10 +71,10 @@ def _inputs(model: nn.Module, probe: Tensor) -> dict[str, list[Tensor]]:
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear):
 
-            def hook(_: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
-                met.setdefault(name, []).append(inputs[0].clone())
+            def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], name: str = name) -> None:
+                met.setdefault(name, []).append(given(inputs, named).clone())
 
-            handles.append(layer.register_forward_pre_hook(hook))
+            handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
     try:
         with torch.no_grad(), evaluating(model):
             model(probe.clone().to(kind_of(model)))  # a copy, as models may change their input in place
@@ -91,6 +97,12 @@ def _equal(value: Tensor, probe: Tensor) -> bool:
     return value.numel() == probe.numel() and bool(torch.equal(value.flatten().to(probe), probe.flatten()))
 
 
+def given(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
+    """Return what a layer was called with, also where it was given by name: linear(input=x)."""
+    value: Tensor = inputs[0] if inputs else next(iter(named.values()))
+    return value
+
+
 def kind_of(model: nn.Module) -> Tensor:
     """Return a tensor of the kind and on the device of a model's parameters; an ordinary one where it has none."""
     return next(model.parameters(), torch.zeros(()))
@@ -100,11 +112,11 @@ def representation(model: nn.Module, layer: str, x: Tensor) -> Tensor:
     """Return what flows into a layer for the inputs x (differentiable); the model runs no further than that."""
     caught: list[Tensor] = []
 
-    def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        caught.append(inputs[0])
+    def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        caught.append(given(inputs, named))
         raise _Stop
 
-    handle = model.get_submodule(layer).register_forward_pre_hook(hook)
+    handle = model.get_submodule(layer).register_forward_pre_hook(hook, with_kwargs=True)
     try:
         model(x.clone())  # a model may change its input in place
     except _Stop:
