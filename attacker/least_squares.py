@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
+from attacker.steady import refuse_unsteady
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
@@ -37,6 +38,7 @@ class LeastSquares(AttackPlugin):
         problem = undetermined(setting)
         if problem:
             raise UserError(f"attack least_squares: {problem}")
+        refuse_unsteady(setting, "least_squares")
         return _LeastSquares(setting, first_layers(setting, "least_squares"))
 
 

@@ -92,18 +92,21 @@ class Top:
     def learn(self, outputs: Sequence[Tensor], indices: Tensor, mean_over: int | None = None) -> Learned:
         """Return the loss of a batch and its gradients: of each worker's outputs, and of the top model."""
         leaves = [output.to(self._device).detach().requires_grad_() for output in outputs]
-        total = cross_entropy(self._model(torch.cat(leaves, dim=1)), self._y[indices], reduction="sum")
+        with running(self._model, "forward"):
+            logits = self._model(torch.cat(leaves, dim=1))
+        total = cross_entropy(logits, self._y[indices], reduction="sum")
         loss = total / (mean_over or len(indices))
-        names, parameters = zip(*self._model.named_parameters(), strict=True)
-        gradients = torch.autograd.grad(loss, [*leaves, *parameters])
-        top = dict(zip(names, gradients[len(leaves) :], strict=True))
+        parameters = dict(self._model.named_parameters())
+        with running(self._model, "backward"):
+            gradients = torch.autograd.grad(loss, [*leaves, *parameters.values()], materialize_grads=True)
+        top = dict(zip(parameters, gradients[len(leaves) :], strict=True))
         return Learned(float(loss.detach()), gradients[: len(leaves)], top)
 
     def count_correct(self, outputs: Sequence[Tensor], indices: Tensor) -> tuple[int, float]:
         """Return how many test samples are classified right, and their summed loss."""
         assert self._y_test is not None
         truth = self._y_test[indices]
-        with torch.no_grad(), evaluating(self._model):
+        with torch.no_grad(), evaluating(self._model), running(self._model, "forward"):
             logits = self._model(torch.cat([output.to(self._device) for output in outputs], dim=1))
             loss = cross_entropy(logits, truth, reduction="sum")
         return int((logits.argmax(1) == truth).sum()), float(loss)

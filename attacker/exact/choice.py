@@ -9,6 +9,7 @@ from torch import nn
 
 from attacker.exact.completion import too_few_rounds
 from attacker.least_squares import SKETCH, undetermined, written_otherwise
+from attacker.steady import unsteady
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
@@ -35,7 +36,7 @@ class Choice:
 def choose(setting: Setting, method: Method, single: bool) -> Choice:
     """Decide, or raise UserError with everything that stands in the way."""
     bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-    problems = [*_moving(setting, single), *dict.fromkeys(problem for bottom in bottoms for problem in _model(bottom))]
+    problems = [*_moving(setting, single), *unsteady(setting)]
     if problems:
         raise UserError("attack exact: " + "; ".join(problems))
     layers = [
@@ -141,21 +142,6 @@ def _moving(setting: Setting, single: bool) -> list[str]:
             "or training.lr to 0"
         ]
     return []
-
-
-def _model(bottom: nn.Module) -> list[str]:
-    """Return what in a model makes a sample's gradient depend on more than the sample."""
-    problems = []
-    for module in bottom.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
-            problems.append(
-                "the model has batch norm in training mode, so a sample's gradient depends on its batch; "
-                "use a model without it or in eval mode"
-            )
-        chance = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout"}
-        if module.training and any(isinstance(module, kind) and getattr(module, key) for kind, key in chance.items()):
-            problems.append("the model has dropout, so a sample's gradient differs each time; use a model without it")
-    return problems
 
 
 def _usable(layers: list[FullyConnected], bottom: nn.Module, shape: Shape, worker: int) -> list[FullyConnected]:

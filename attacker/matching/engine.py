@@ -54,6 +54,8 @@ class Engine:
         last = fully_connected(self._top, (sum(model.widths),))
         self.last_layer = last[-1].name if last else None
         """The top model's last fully connected layer, None where it has none."""
+        self.top = len(self._bottoms)
+        """The top model's number in `names`, also where it has no parameters."""
         self.names = tuple(
             (worker, name)
             for worker, module in enumerate([*self._bottoms, self._top])

@@ -139,7 +139,7 @@ def test_lazy_layers_are_the_same_for_every_party():
     [
         (own("Failing"), r"model tests.models.test_ordinary_models:Failing cannot run .* KeyError: 'weights'$"),
         (own("Unused"), "Unused: the lazy layer of never.weight is not used by forward"),
-        (own("empty", top={"name": f"{__name__}:sums"}), "empty: no part of it has parameters that are trained"),
+        (own("empty", top={"name": "tests.models.tops:Sums"}), "empty: no part of it has parameters that are trained"),
     ],
 )
 def test_what_cannot_be_trained_is_said_before_the_run_with_the_models_name(model, sentence):
@@ -169,18 +169,3 @@ def test_a_round_is_complete_without_gradients_of_models_that_have_no_parameters
     parameters = ModelTensors((some, none), none)
     assert Observation(1, torch.arange(2), 1, parameters, ModelTensors((some, none), none)).complete
     assert not Observation(1, torch.arange(2), 1, parameters, ModelTensors((none, none), none)).shown
-
-
-class Sums(nn.Module):
-    """Adds up the workers' logits."""
-
-    def __init__(self, widths, classes):
-        super().__init__()
-        self.classes = classes
-
-    def forward(self, z):
-        return z.reshape(len(z), -1, self.classes).sum(1)
-
-
-def sums(widths, classes):
-    return Sums(widths, classes)

@@ -38,7 +38,7 @@ def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -
             model = plugin.bottom(shape)
         except (ValueError, RuntimeError) as error:
             raise UserError(f"model {own.name} cannot be built for a slice of shape {shape}: {error}") from None
-        return _module(own.name, plugin, model, "bottom", torch.zeros(1, *shape))
+        return _module(own.name, plugin, model, "bottom", torch.zeros(1, *shape), f"a slice of shape {shape}")
 
 
 def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed: int) -> nn.Module:
@@ -51,16 +51,24 @@ def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed:
             model = plugin.top(widths, classes)
         except (ValueError, RuntimeError) as error:
             raise UserError(f"model {own.name} cannot be built for {classes} classes: {error}") from None
-        return _module(own.name, plugin, model, "top", torch.zeros(2, sum(widths)))
+        blank, on = torch.zeros(2, sum(widths)), f"the workers' vectors, {sum(widths)} numbers side by side"
+        top = _module(own.name, plugin, model, "top", blank, on)
+        logits = run_blank(own.name, top, blank, on)
+    if not isinstance(logits, Tensor) or logits.shape != (2, classes):
+        raise UserError(
+            f"model{'.top' if named else ''}.name: the top model of {own.name} must map (batch, {sum(widths)}) to "
+            f"(batch, {classes}), a logit for each class; it made {_got(logits)} of two samples"
+        )
+    return top
 
 
 def output_width(bottom: nn.Module, shape: Shape) -> int:
     """Return the length of the vector that a bottom model puts out."""
-    z = run_blank(_whose(bottom), bottom, torch.zeros(1, *shape))
-    if not isinstance(z, torch.Tensor) or z.dim() != 2 or z.shape[0] != 1:
-        got = tuple(z.shape) if isinstance(z, torch.Tensor) else type(z).__name__
+    name = _BUILT[bottom][0] if bottom in _BUILT else type(bottom).__name__
+    z = run_blank(name, bottom, torch.zeros(1, *shape), f"a slice of shape {shape}")
+    if not isinstance(z, Tensor) or z.dim() != 2 or z.shape[0] != 1:
         raise UserError(
-            f"model {_whose(bottom)}: a bottom model must map (batch, …) to (batch, features), got {got} for one sample"
+            f"model {name}: a bottom model must map (batch, …) to (batch, features), got {_got(z)} for one sample"
         )
     return int(z.shape[1])
 
@@ -80,13 +88,13 @@ _BUILT: WeakKeyDictionary[nn.Module, tuple[str, SplitModel]] = WeakKeyDictionary
 """Which plug-in built a model, and what the config calls it."""
 
 
-def _whose(model: nn.Module) -> str:
-    return _BUILT[model][0] if model in _BUILT else type(model).__name__
+def _got(value: object) -> object:
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
-def _module(name: str, plugin: SplitModel, model: object, part: str, x: Tensor) -> nn.Module:
+def _module(name: str, plugin: SplitModel, model: object, part: str, x: Tensor, on: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UserError(f"model {name}: its {part} model is {type(model).__name__}, not a torch.nn.Module")
-    prepare(name, model, x)
+    prepare(name, model, x, on)
     _BUILT[model] = (name, plugin)
     return model

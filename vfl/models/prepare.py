@@ -1,8 +1,5 @@
 """A model as somebody wrote it, made ready: lazy layers get their sizes, and what is not trained becomes a constant."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedTensorMixin
@@ -11,33 +8,26 @@ from vfl.errors import CafeError, UserError
 from vfl.models.modes import evaluating
 
 
-def prepare(name: str, model: nn.Module, x: Tensor) -> None:
+def prepare(name: str, model: nn.Module, x: Tensor, on: str) -> None:
     """Make a new model ready, given a blank input; what it draws for lazy layers comes from torch's generator."""
     if _lazy(model):
-        run_blank(name, model, x)
+        run_blank(name, model, x, on)
     left = _lazy(model)
     if left:
         raise UserError(f"model {name}: the lazy layer of {left[0]} is not used by forward, so nothing tells its size")
     _constants(model)
 
 
-def run_blank(name: str, model: nn.Module, x: Tensor) -> object:
-    """Return what a model makes of a blank input, or say that it cannot run."""
-    with cannot_run(name, x), torch.no_grad(), evaluating(model):
-        return model(x)
-
-
-@contextmanager
-def cannot_run(name: str, x: Tensor) -> Iterator[None]:
-    """Turn whatever a model raises into a sentence with its name."""
+def run_blank(name: str, model: nn.Module, x: Tensor, on: str) -> object:
+    """Return what a model makes of a blank input, or say that it cannot run on that."""
     try:
-        yield
+        with torch.no_grad(), evaluating(model):
+            return model(x)
     except CafeError:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever somebody's model does
         told = " ".join(f"{type(error).__name__}: {error}".split())
-        shape = tuple(x.shape[1:])
-        raise UserError(f"model {name} cannot run on a slice of shape {shape}: {told}") from None
+        raise UserError(f"model {name} cannot run on {on}: {told}") from None
 
 
 def _lazy(model: nn.Module) -> list[str]:
