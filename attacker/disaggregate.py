@@ -17,12 +17,12 @@ from typing import Literal, overload
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacker.interface import Progress, silent
 from attacker.least_squares import pseudo_inverse, undetermined
+from attacker.steady import unsteady
 from vfl.errors import UserError
-from vfl.models import build_bottom
 from vfl.observation import ModelTensors, Observation, Setting, Tensors
 
 Shapes = Sequence[Sequence[tuple[str, torch.Size]]]
@@ -85,7 +85,7 @@ class Collector:
         self._samples = setting.samples if samples is None else min(samples, setting.samples)
         if disaggregate:
             problem = None if setting.frozen else "the parameters move; set training.lr to 0"
-            problem = problem or _mixes(setting) or undetermined(setting)
+            problem = problem or next(iter(unsteady(setting)), None) or undetermined(setting)
             if problem:
                 raise UserError(f"attack {attack} with disaggregate: {problem}")
         self._indices: list[Tensor] = []
@@ -213,14 +213,3 @@ def _reserve(file: int, size: int) -> None:
         )  # a full disk must be an error here, not a crash when mapped memory is written
     else:
         os.truncate(file, size)
-
-
-def _mixes(setting: Setting) -> str | None:
-    """Return what in the model makes a sample's gradient depend on more than the sample, None if nothing does."""
-    for worker, box in enumerate(setting.boxes):
-        for module in build_bottom(setting.model, box.shape, setting.seed, worker).modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
-                return "the model has batch norm, so a sample's gradient depends on its batch; use a model without it"
-            if isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0:
-                return "the model has dropout, so a sample's gradient differs each time; use a model without it"
-    return None

@@ -9,13 +9,16 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
+from attacker.steady import refuse_unsteady
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
+from vfl.models.stem import dense_functions
 from vfl.observation import Observation, Setting
+from vfl.partition import Shape
 from vfl.seeds import generator
 
 SKETCH = 32
@@ -35,6 +38,7 @@ class LeastSquares(AttackPlugin):
         problem = undetermined(setting)
         if problem:
             raise UserError(f"attack least_squares: {problem}")
+        refuse_unsteady(setting, "least_squares")
         return _LeastSquares(setting, first_layers(setting, "least_squares"))
 
 
@@ -140,12 +144,22 @@ def first_layers(setting: Setting, attack: str) -> list[FullyConnected]:
     """Return every worker's first fully connected layer, or say at which worker the attack finds none."""
     found = []
     for worker, box in enumerate(setting.boxes):
-        layers = fully_connected(build_bottom(setting.model, box.shape, setting.seed, worker), box.shape)
+        bottom = build_bottom(setting.model, box.shape, setting.seed, worker)
+        layers = fully_connected(bottom, box.shape)
         if not layers or not layers[0].bias:
             what = "fully connected layer with a bias" if layers else "fully connected layer"
-            raise UserError(f"attack {attack}: the model of worker {worker} begins with no {what}; use another model")
+            raise UserError(
+                f"attack {attack}: the model of worker {worker} begins with no {what}; use another model"
+                + written_otherwise(bottom, box.shape)
+            )
         found.append(layers[0])
     return found
+
+
+def written_otherwise(bottom: nn.Module, shape: Shape) -> str:
+    """Return the end of a sentence on a model without layers to attack: what of it is one, but not written as such."""
+    found = dense_functions(bottom, None, shape)
+    return f"; {', '.join(found)} would be one if it were written as nn.Linear" if found else ""
 
 
 def sketch_of(seed: int, worker: int, outputs: int) -> Tensor:

@@ -46,6 +46,6 @@ class OneProcess:
         loss = cross_entropy(self._top(torch.cat(z, dim=1)), self._y[indices])
         modules = [*self._bottoms, self._top]
         flat = [parameter for module in modules for parameter in module.parameters()]
-        gradients = iter(torch.autograd.grad(loss, flat))
+        gradients = iter(torch.autograd.grad(loss, flat, materialize_grads=True))
         named = [{name: next(gradients) for name, _ in module.named_parameters()} for module in modules]
         return ModelTensors(tuple(named[:-1]), named[-1]), float(loss.detach())

@@ -11,7 +11,7 @@ WIDTH = 16
 
 
 def catalogue(registry: Registry[Any], options: bool) -> Iterator[str]:
-    """Yield a line for each plug-in of a kind, with its options if asked for; one that cannot be imported says why."""
+    """Yield a line for each plug-in of a kind, with its options if asked for; one that cannot be used says why."""
     for name in registry.names():
         package = registry.package(name)
         try:
@@ -23,6 +23,8 @@ def catalogue(registry: Registry[Any], options: bool) -> Iterator[str]:
         yield f"{name:<{WIDTH}} {first}" + (f" (from the package {package})" if package else "")
         if options and plugin.model_fields:
             yield f"{'':<{WIDTH}} options: {_options(plugin)}"
+    for sentence in registry.hidden():
+        yield f"{'':<{WIDTH}} {sentence}"
 
 
 def _options(plugin: type[Plugin]) -> str:

@@ -34,10 +34,10 @@ class ModelTensors:
     bottoms: tuple[Tensors, ...]
     top: Tensors
 
-    @property
-    def complete(self) -> bool:
-        """Whether nobody's tensors are missing."""
-        return all((*self.bottoms, self.top))
+    def complete(self, parameters: "ModelTensors") -> bool:
+        """Tell whether nobody's gradients are missing; a model without parameters has none."""
+        pairs = zip((*self.bottoms, self.top), (*parameters.bottoms, parameters.top), strict=True)
+        return all(given or not own for given, own in pairs)
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class Observation:
     @property
     def complete(self) -> bool:
         """Whether all workers uploaded."""
-        return all(part.complete for part in self.uploads or (self.gradients,))
+        return all(part.complete(self.parameters) for part in self.uploads or (self.gradients,))
 
     @property
     def shown(self) -> bool:
         """Whether attacks are shown it: if all uploaded; in a horizontal federation what some uploaded."""
-        return any(part.complete for part in self.uploads or (self.gradients,))
+        return any(part.complete(self.parameters) for part in self.uploads or (self.gradients,))
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,20 @@ class Registry(Generic[P]):
         entries = () if name in self._classes else entry_points(group=self.group, name=name)
         return next((entry.dist.name for entry in entries if entry.dist), None)
 
+    def hidden(self) -> list[str]:
+        """Return a sentence on each plug-in of another package that its name does not lead to: the name was taken."""
+        self._import_builtins()
+        taken = dict.fromkeys(self._classes, "a built-in one")
+        told = []
+        for entry in entry_points(group=self.group):
+            package = entry.dist.name if entry.dist else "another package"
+            if entry.name in taken:
+                what = f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind} plug-in {entry.name}"
+                told.append(f"{package} has {what} too; {taken[entry.name]} has the name, so call it {entry.value}")
+            else:
+                taken[entry.name] = f"that of {package}"
+        return told
+
     def find(self, name: str, adapt: Adapt[P] | None = None) -> type[P]:
         """Return the plug-in class called `name`; `adapt` takes the place of the registry's own."""
         self._import_builtins()
@@ -117,7 +131,7 @@ class Registry(Generic[P]):
     def _load(self, entry: EntryPoint) -> Any:
         try:
             return entry.load()
-        except Exception as error:  # whatever the module of another package does when it is imported
+        except (Exception, SystemExit) as error:  # whatever the module of another package does when it is imported
             package = f" of the package {entry.dist.name}" if entry.dist else ""
             where = f"the plug-in {entry.name!r}{package} ({entry.value})"
             raise UserError(f"{self.kind}.name: {where} cannot be imported: {_told(error)}") from None
@@ -129,7 +143,7 @@ class Registry(Generic[P]):
             sys.path.insert(0, here)
         try:
             return getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # whatever a module of somebody else does when it is imported
+        except (Exception, SystemExit) as error:  # whatever a module of somebody else does when it is imported
             raise UserError(f"{self.kind}.name: {name!r} cannot be imported: {_told(error)}") from None
 
     def _checked(self, name: str, thing: Any, adapt: Adapt[P] | None) -> type[P]:
@@ -144,7 +158,7 @@ class Registry(Generic[P]):
         raise UserError(f"{self.kind}.name: {name!r} is not a plug-in class (a subclass of {base}){function}")
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """Return an error in one line; what it is called says much of those that are not about imports."""
     kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
     return kind + " ".join(str(error).split())

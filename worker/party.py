@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from vfl.models import running
 from vfl.models.modes import evaluating
 from vfl.observation import Tensors
 
@@ -36,13 +37,14 @@ class Bottom:
 
     def forward(self, indices: Tensor) -> Tensor:
         """Return the outputs for a batch; the next `backward` belongs to it."""
-        self._output = self.model(self._x[indices])
-        return self._output.detach()
+        with running(self.model, "forward"):
+            self._output = self.model(self._x[indices])
+            return self._output.detach()
 
     def evaluate(self, indices: Tensor) -> Tensor:
         """Return the outputs for test samples."""
         assert self._x_test is not None
-        with torch.no_grad(), evaluating(self.model):
+        with torch.no_grad(), evaluating(self.model), running(self.model, "forward"):
             output: Tensor = self.model(self._x_test[indices])
         return output
 
@@ -54,7 +56,10 @@ class Bottom:
             return {}
         # To the bit what grad(output, parameters, output_gradient) gives, which imports SymPy to compare two shapes
         product = (output * output_gradient.to(output.device)).sum()
-        gradients = torch.autograd.grad(product, self._parameters)
+        if not product.requires_grad:  # no parameter has a part in it
+            return {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
+        with running(self.model, "backward"):
+            gradients = torch.autograd.grad(product, self._parameters, materialize_grads=True)
         return dict(zip(self._names, gradients, strict=True))
 
 
@@ -87,18 +92,21 @@ class Top:
     def learn(self, outputs: Sequence[Tensor], indices: Tensor, mean_over: int | None = None) -> Learned:
         """Return the loss of a batch and its gradients: of each worker's outputs, and of the top model."""
         leaves = [output.to(self._device).detach().requires_grad_() for output in outputs]
-        total = cross_entropy(self._model(torch.cat(leaves, dim=1)), self._y[indices], reduction="sum")
+        with running(self._model, "forward"):
+            logits = self._model(torch.cat(leaves, dim=1))
+        total = cross_entropy(logits, self._y[indices], reduction="sum")
         loss = total / (mean_over or len(indices))
-        names, parameters = zip(*self._model.named_parameters(), strict=True)
-        gradients = torch.autograd.grad(loss, [*leaves, *parameters])
-        top = dict(zip(names, gradients[len(leaves) :], strict=True))
+        parameters = dict(self._model.named_parameters())
+        with running(self._model, "backward"):
+            gradients = torch.autograd.grad(loss, [*leaves, *parameters.values()], materialize_grads=True)
+        top = dict(zip(parameters, gradients[len(leaves) :], strict=True))
         return Learned(float(loss.detach()), gradients[: len(leaves)], top)
 
     def count_correct(self, outputs: Sequence[Tensor], indices: Tensor) -> tuple[int, float]:
         """Return how many test samples are classified right, and their summed loss."""
         assert self._y_test is not None
         truth = self._y_test[indices]
-        with torch.no_grad(), evaluating(self._model):
+        with torch.no_grad(), evaluating(self._model), running(self._model, "forward"):
             logits = self._model(torch.cat([output.to(self._device) for output in outputs], dim=1))
             loss = cross_entropy(logits, truth, reduction="sum")
         return int((logits.argmax(1) == truth).sum()), float(loss)

@@ -7,6 +7,7 @@ from attacker.adaptive.told import Told
 from attacker.interface import Attack, AttackPlugin, attacks
 from attacker.inversion import InversionOptions
 from attacker.least_squares import first_layers, undetermined
+from attacker.steady import refuse_unsteady
 from vfl.errors import UserError
 from vfl.observation import Setting
 
@@ -33,6 +34,7 @@ class Averaging(AttackPlugin):
         problem = undetermined(setting)
         if problem:
             raise UserError(f"attack averaging: {problem}")
+        refuse_unsteady(setting, "averaging")
         if self.step_three:
             self.inversion.check_engine()
         return AveragingAttack(setting, first_layers(setting, "averaging"), self)

@@ -6,12 +6,14 @@ little of the signal and most of the noise.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate
 
 from attacker.interface import Setting
+from vfl.models.layers import given
 from vfl.partition import Shape
 from vfl.seeds import generator
 
@@ -44,12 +46,15 @@ def typical(setting: Setting, bottoms: Sequence[nn.Module], top: nn.Module, laye
     """Run made-up samples with made-up labels through the models and back."""
     caught: list[tuple[Tensor, Tensor]] = []
 
-    def catch(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    def catch(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Tensor) -> Tensor:
         leaf = output.detach().requires_grad_()  # what lies before the layer needs no gradient
-        caught.append((inputs[0].detach(), leaf))
+        caught.append((given(inputs, named).detach(), leaf))
         return leaf
 
-    handles = [b.get_submodule(name).register_forward_hook(catch) for b, name in zip(bottoms, layers, strict=True)]
+    handles = [
+        bottom.get_submodule(name).register_forward_hook(catch, with_kwargs=True)
+        for bottom, name in zip(bottoms, layers, strict=True)
+    ]
     try:
         z = [
             bottom(_made_up(box.shape, setting.seed, worker))

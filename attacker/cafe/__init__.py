@@ -9,6 +9,7 @@ from attacker.cafe.optimiser import Name
 from attacker.cafe.phases import Loop
 from attacker.interface import Attack, AttackPlugin, attacks
 from attacker.least_squares import first_layers
+from attacker.steady import refuse_unsteady
 from vfl.errors import UserError
 from vfl.observation import Setting
 
@@ -77,4 +78,5 @@ class Cafe(AttackPlugin):
             raise UserError("attack cafe: alpha, beta and gamma are all 0, so step III has nothing to go by")
         if self.replay and not setting.frozen:
             raise UserError("attack cafe: replay needs frozen parameters; set training.lr to 0, or replay to 0")
+        refuse_unsteady(setting, "cafe")
         return CafeAttack(setting, self, first_layers(setting, "cafe"))

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from attacker.exact.attack import ExactAttack
 from attacker.exact.choice import Method, choose
+from attacker.exact.either import Either
 from attacker.interface import Attack, AttackPlugin, attacks
 from attacker.inversion import InversionOptions
 from vfl.errors import UserError
@@ -16,7 +17,9 @@ from vfl.observation import Setting
 class Exact(AttackPlugin):
     """Intersecting subspaces (this project) or least squares, then inversion: beyond Jin et al. 2021 (CAFE)."""
 
-    method: Method = Field("auto", description="how steps I and II are solved; auto goes by the room in the layers")
+    method: Method = Field(
+        "auto", description="how steps I and II are solved; auto goes by the room in the layers, and by the outcome"
+    )
     epochs: Literal[1] | None = Field(None, description="1: each sample from a single gradient, without the indices")
     relink: bool = Field(False, description="take the indices for made-up ones: which batches share samples is found")
     step_three: bool = Field(True, description="go on from the representations to the data")
@@ -36,4 +39,7 @@ class Exact(AttackPlugin):
         inversion = self.inversion if self.step_three else None
         if inversion is not None:
             inversion.check_engine()
-        return ExactAttack(setting, choice, single, inversion, self.relink)
+        attack = ExactAttack(setting, choice, single, inversion, self.relink)
+        if choice.beside is None or self.relink:
+            return attack
+        return Either(attack, ExactAttack(setting, choice.beside, single, inversion))

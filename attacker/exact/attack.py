@@ -1,6 +1,7 @@
 """The running attack: rounds in as they come, representations and labels out, then the data (step III)."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from attacker.exact.known_labels import NOTE, by_labels
 from attacker.exact.labels import Joined, join_workers, unjoined
 from attacker.exact.moving.recover import recover_moving
 from attacker.exact.moving.trail import Trails
-from attacker.exact.notes import notes_on_gradients, notes_on_models
+from attacker.exact.notes import notes_on_gradients, notes_on_models, notes_on_rounds
 from attacker.exact.relink import relink
 from attacker.exact.solve import CutOff, Solved, solve
 from attacker.exact.squares import rank_one_residual
@@ -65,6 +66,12 @@ class ExactAttack:
             if self._trails and self._rounds.twice and self._rounds.parted:
                 self._trails = None  # a warm-up: its frozen rounds tell everything
 
+    def without_step_three(self) -> "ExactAttack":
+        """Return the same attack on the same rounds, which ends with the representations."""
+        shorter = copy(self)
+        shorter._inversion = None
+        return shorter
+
     @property
     def _known(self) -> Tensor | None:
         """Return the labels that the coordinator has; None too where it is not known which sample is which."""
@@ -85,7 +92,7 @@ class ExactAttack:
         if not self._trails or not self._trails.enough or not _leaves_cells(frozen):
             return frozen
         # A warm-up that leaves samples together which nothing parts: what came after it may
-        return max(frozen, self._followed(self._trails, progress), key=_certified)
+        return max(frozen, self._followed(self._trails, progress), key=certified)
 
     def _followed(self, trails: Trails, progress: Progress) -> Recovery:
         """Recover from rounds with different parameters."""
@@ -139,6 +146,7 @@ class ExactAttack:
                 f"Steps I and II by {self._choice.method.replace('_', ' ')}.",
                 *notes_on_gradients(cells, certificate, self._rounds.noisy, solved),
                 *notes_on_models(self._setting, self._choice, bottoms, certificate, inverted),
+                *notes_on_rounds(self._choice, certificate, self._rounds.noisy),
                 *joined.notes,
                 *(() if told is None else (NOTE,)),
             ),
@@ -256,7 +264,7 @@ class ExactAttack:
             )
 
 
-def _certified(recovery: Recovery) -> int:
+def certified(recovery: Recovery) -> int:
     """Return how many slices explain their gradients."""
     assert recovery.certificates is not None
     return int((recovery.certificates <= UNSURE).sum())

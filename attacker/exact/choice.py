@@ -1,19 +1,24 @@
 """What the attack will do, decided before the first round: the layer at each worker, the method, or why none works."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
 
 from attacker.exact.completion import too_few_rounds
-from attacker.least_squares import undetermined
+from attacker.least_squares import SKETCH, undetermined, written_otherwise
+from attacker.steady import unsteady
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
 from vfl.observation import Setting
+from vfl.partition import Shape
 
 Method = Literal["auto", "subspaces", "least_squares", "rank_one"]
+MOST_BYTES = 1 << 29
+"""What least squares may keep of the rounds beside subspaces, which may turn out to need no help."""
 
 
 @dataclass(frozen=True)
@@ -22,16 +27,20 @@ class Choice:
 
     method: Literal["subspaces", "least_squares", "rank_one"]
     layers: tuple[FullyConnected, ...]
+    beside: "Choice | None" = None
+    """What the rounds are kept for too, should this method leave samples open."""
+    hint: str | None = None
+    """What to say if it leaves most of them open, and there is nothing beside it."""
 
 
 def choose(setting: Setting, method: Method, single: bool) -> Choice:
     """Decide, or raise UserError with everything that stands in the way."""
     bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-    problems = [*_moving(setting, single), *dict.fromkeys(problem for bottom in bottoms for problem in _model(bottom))]
+    problems = [*_moving(setting, single), *unsteady(setting)]
     if problems:
         raise UserError("attack exact: " + "; ".join(problems))
     layers = [
-        _usable(fully_connected(bottom, box.shape), worker)
+        _usable(fully_connected(bottom, box.shape), bottom, box.shape, worker)
         for worker, (bottom, box) in enumerate(zip(bottoms, setting.boxes, strict=True))
     ]
     first = tuple(own[0] for own in layers)
@@ -68,7 +77,26 @@ def choose(setting: Setting, method: Method, single: bool) -> Choice:
     if no_subspaces:
         other = "" if method == "subspaces" or no_squares is None else f"; least squares: {no_squares}"
         raise UserError(f"attack exact: {no_subspaces}{other}")
-    return Choice("subspaces", tuple(layer for layer in roomy if layer is not None))
+    taken = tuple(layer for layer in roomy if layer is not None)
+    if method != "auto" or not setting.frozen or single or without:
+        return Choice("subspaces", taken)
+    if no_squares:
+        return Choice("subspaces", taken, hint=f"Least squares takes more rounds: {undetermined(setting)}.")
+    size = squares_bytes(setting, first)
+    if size <= MOST_BYTES:
+        return Choice("subspaces", taken, Choice("least_squares", first))
+    return Choice(
+        "subspaces",
+        taken,
+        hint=f"The rounds suffice for least squares, which would keep {size / 1e9:.1f} GB of them in memory: "
+        f"set attack.method to least_squares.",
+    )
+
+
+def squares_bytes(setting: Setting, layers: Sequence[FullyConnected]) -> int:
+    """Return what least squares keeps of a run's rounds, in float64."""
+    numbers = sum(min(SKETCH, layer.outputs) * layer.inputs + layer.outputs for layer in layers)
+    return 8 * numbers * min(setting.rounds, 2 * setting.samples)
 
 
 def room(layer: FullyConnected, batch_size: int, single: bool = False) -> bool:
@@ -116,26 +144,11 @@ def _moving(setting: Setting, single: bool) -> list[str]:
     return []
 
 
-def _model(bottom: nn.Module) -> list[str]:
-    """Return what in a model makes a sample's gradient depend on more than the sample."""
-    problems = []
-    for module in bottom.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
-            problems.append(
-                "the model has batch norm in training mode, so a sample's gradient depends on its batch; "
-                "use a model without it or in eval mode"
-            )
-        chance = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout"}
-        if module.training and any(isinstance(module, kind) and getattr(module, key) for kind, key in chance.items()):
-            problems.append("the model has dropout, so a sample's gradient differs each time; use a model without it")
-    return problems
-
-
-def _usable(layers: list[FullyConnected], worker: int) -> list[FullyConnected]:
+def _usable(layers: list[FullyConnected], bottom: nn.Module, shape: Shape, worker: int) -> list[FullyConnected]:
     """Return the layers whose gradients tell lengths too; without any, those that tell directions alone."""
     if not layers:
         raise UserError(
             f"attack exact: the model of worker {worker} has no fully connected layer, whose gradient it reads (one "
-            f"that takes a sample in several rows, as tokens, is none)"
+            f"that takes a sample in several rows, as tokens, is none)" + written_otherwise(bottom, shape)
         )
     return [layer for layer in layers if layer.bias] or layers

@@ -10,7 +10,7 @@ from attacker.exact.certificate import UNSURE
 from attacker.exact.choice import Choice
 from attacker.exact.solve import Solved
 from attacker.exact.step_three import Inverted
-from vfl.models.stem import stem
+from vfl.models.stem import dense_functions, stem
 from vfl.observation import Setting
 
 ALTERED = 1e-3
@@ -41,6 +41,12 @@ def notes_on_gradients(cells: Sequence[Cell], certificates: Tensor, noisy: bool,
     return notes
 
 
+def notes_on_rounds(choice: Choice, certificates: Tensor, noisy: bool) -> list[str]:
+    """Return what more rounds would tell, where these left most slices open."""
+    lost = certificates.isnan()
+    return [choice.hint] if choice.hint and not noisy and 2 * int(lost.sum()) >= lost.numel() else []
+
+
 def notes_on_models(
     setting: Setting, choice: Choice, bottoms: Sequence[nn.Module], certificates: Tensor, inverted: Inverted | None
 ) -> list[str]:
@@ -59,6 +65,20 @@ def notes_on_models(
             found.setdefault(
                 f"{layer.name} takes {layer.inputs} numbers of a slice of {size}: different data look the same to it, "
                 f"and only its inputs are recovered for certain",
+                [],
+            ).append(worker)
+        hidden = dense_functions(model, layer.name, box.shape)
+        if hidden:
+            found.setdefault(
+                f"data are multiplied with {', '.join(hidden)} before {layer.name} is met, by a function and not an "
+                f"nn.Linear: the gradients of such a layer, which may tell more, are not read; write it as one",
+                [],
+            ).append(worker)
+        first = () if layer.sees_data else stem(model, layer.name, box.shape)[:1]
+        if first in (("ReLU",), ("clamping",)):
+            found.setdefault(
+                f"the data meet {first[0]} before anything else: the values that it cuts off are in no gradient, and "
+                f"those shown in their place are arbitrary",
                 [],
             ).append(worker)
         sure = certificates[:, worker] <= UNSURE

@@ -97,7 +97,7 @@ def depths(engine: Engine) -> Tensor:
         if layer not in own:
             own.append(layer)
         at.append((worker, own.index(layer)))
-    top = engine.names[-1][0]
+    top = engine.top
     below = max((len(own) for worker, own in layers.items() if worker != top), default=0)
     deep = torch.tensor([place + (below if worker == top else 0) for worker, place in at], dtype=torch.float32)
     return (deep / deep.max().clamp(min=1)).to(engine.device)

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from attacker.matching.second_order import Phase, Rules
 from vfl.models.batch_norm import FixedBatchNorm
-from vfl.models.layers import fully_connected
+from vfl.models.layers import fully_connected, given
 from vfl.models.whole import first_model
 from vfl.network import resolve_device
 from vfl.observation import ModelTensors, Setting
@@ -54,6 +54,8 @@ class Engine:
         last = fully_connected(self._top, (sum(model.widths),))
         self.last_layer = last[-1].name if last else None
         """The top model's last fully connected layer, None where it has none."""
+        self.top = len(self._bottoms)
+        """The top model's number in `names`, also where it has no parameters."""
         self.names = tuple(
             (worker, name)
             for worker, module in enumerate([*self._bottoms, self._top])
@@ -103,7 +105,7 @@ class Engine:
                     z.append(_call(bottom, own[worker], x))
             logits = _call(self._top, own[-1], torch.cat(z, dim=1))
         loss = cross_entropy(logits, targets, reduction="sum" if each else "mean")
-        gradients = torch.autograd.grad(loss, leaves, create_graph=True)
+        gradients = torch.autograd.grad(loss, leaves, create_graph=True, materialize_grads=True)
         phase.first = False
         return Guess(loss, gradients, tuple(caught), logits, tuple(normed))
 
@@ -150,7 +152,9 @@ def _catching(model: nn.Module, layer: str | None, caught: list[Tensor], normed:
     places = [] if layer is None else [(model.get_submodule(layer), caught)]
     places += [(module, normed) for module in model.modules() if isinstance(module, FixedBatchNorm)]
     handles = [
-        module.register_forward_pre_hook(lambda _, inputs, values=values: values.append(inputs[0]))
+        module.register_forward_pre_hook(
+            lambda _, inputs, named, values=values: values.append(given(inputs, named)), with_kwargs=True
+        )
         for module, values in places
     ]
     try:

@@ -55,7 +55,7 @@ def batch_labels(engine: Engine, gradients: tuple[Tensor, ...], predicted: Tenso
 
 
 def _last(engine: Engine, gradients: list[Tensor] | tuple[Tensor, ...], kind: str) -> Tensor | None:
-    top = engine.names[-1][0]
+    top = engine.top
     wanted = f"{engine.last_layer}.{kind}".lstrip(".")  # a top model that is itself the layer has no name for it
     for (worker, name), gradient in zip(engine.names, gradients, strict=True):
         if worker == top and name == wanted:

@@ -110,7 +110,7 @@ class RGapAttack:
     def _check(self) -> None:
         """Refuse what no data could make invertible."""
         last = self._top_chain[-1] if self._top_chain else None
-        if last is None or not isinstance(last.layer, nn.Linear) or last.layer.bias is None:
+        if last is None or not isinstance(last.layer, nn.Linear) or last.layer._parameters.get("bias") is None:
             raise UserError("attack rgap needs a top model that ends with a fully connected layer with a bias")
         for worker, steps in enumerate(self._chains):
             for step in steps:

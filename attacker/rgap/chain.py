@@ -57,6 +57,8 @@ def chain(model: nn.Module, shape: Shape, whose: str) -> list[Step]:
         if layer == "unknown":
             kind = f" ({type(traced.get_submodule(str(node.target))).__name__})" if _is_module(node) else ""
             raise UserError(f"attack rgap cannot invert the layer {name}{kind} of {whose}; {CHAINS}")
+        if isinstance(layer, nn.Linear | nn.Conv2d) and layer._parameters.get("weight") is None:
+            raise UserError(f"attack rgap: the weight of {name} of {whose} is not trained itself; {CHAINS}")
         steps.append(Step(name, layer, tuple(before.meta["tensor_meta"].shape[1:])))
 
 

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from attacker.exact import choice
 from attacker.exact.choice import choose
 from attacker.interface import attacks, silent
 from bench.one_process import observations
@@ -72,3 +73,52 @@ def test_logistic_regression_takes_as_many_rounds_as_rows_and_then_leaks_all():
 def test_too_few_epochs_are_refused_with_what_either_way_needs():
     with pytest.raises(UserError, match=r"need 13 epochs \(104 rounds\).*rank one: it needs about \d epochs"):
         choose(setting(3), "auto", False)
+
+
+def small_linear(epochs, **changes):
+    """12 rows in batches of 3 through a linear bottom: the layer has room, but its v have one dimension alone."""
+    values = {"model": PluginSection(name="mlp", hidden=[]), "samples": 12, "batch_size": 3, "rounds": 4 * epochs}
+    return setting(epochs, **{**values, **changes})
+
+
+def recover_small(given, **options):
+    torch.manual_seed(1)
+    x, y = torch.randn(12, 12), torch.arange(12) % 2
+    running = attacks.build(PluginSection(name="exact", **options)).start(given)
+    for observation in observations(given, x, y, TrainingConfig()):
+        running.observe(observation)
+    return x, y, running.recover(silent)
+
+
+def test_where_subspaces_leave_rows_open_least_squares_is_tried_and_said_to_be_used():
+    given = small_linear(6)
+    assert choose(given, "auto", False).method == "subspaces"
+    assert recover_small(given, method="subspaces")[2].certificates.isnan().all()
+    x, y, recovery = recover_small(given)
+    assert right_rows(given, x, recovery) == 1.0
+    assert torch.equal(recovery.labels, y)
+    assert recovery.notes[:2] == (
+        "Steps I and II by least squares.",
+        "Subspaces were tried first: they certify 0 of 24 slices, least squares 24.",
+    )
+
+
+def test_where_subspaces_find_all_least_squares_is_not_tried():
+    given = small_linear(6, model=PluginSection(name="mlp", hidden=[64]), batch_size=2, rounds=36)
+    recovery = recover_small(given)[2]
+    assert recovery.notes[0] == "Steps I and II by subspaces."
+    assert (recovery.certificates < 1e-2).all()
+
+
+def test_with_too_few_rounds_for_least_squares_the_notes_say_how_many_would_do():
+    recovery = recover_small(small_linear(3))[2]
+    assert recovery.certificates.isnan().all()
+    assert any("12 samples in batches of 3 need 4 epochs (16 rounds)" in note for note in recovery.notes)
+
+
+def test_least_squares_is_not_kept_ready_where_it_would_take_much_memory(monkeypatch):
+    given = small_linear(6)
+    assert choose(given, "auto", False).beside is not None
+    monkeypatch.setattr(choice, "MOST_BYTES", choice.squares_bytes(given, choose(given, "auto", False).layers) - 1)
+    assert choose(given, "auto", False).beside is None
+    assert any("set attack.method to least_squares" in note for note in recover_small(given)[2].notes)

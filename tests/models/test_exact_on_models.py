@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from attacker.exact import Exact
 from attacker.exact.tails import bypassed
-from attacker.interface import Recovery, silent
+from attacker.interface import Recovery, attacks, silent
+from attacker.steady import depends
 from bench.one_process import observations
 from examples import architectures
 from vfl.config import TrainingConfig
@@ -133,6 +134,40 @@ def test_a_stem_that_keeps_too_little_is_noted():
     assert any("takes 16 numbers of a slice of 32" in note for note in recovery.notes)
 
 
+def by_hand(shape, out: bool = True):
+    from tests.models.test_layers import ByHand
+
+    return ByHand(shape, out)
+
+
+def relu_first(shape):
+    return nn.Sequential(nn.ReLU(), nn.Linear(shape[0], 8))
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("by_hand", "data are multiplied with a, b, c, d before out is met"),
+        ("relu_first", "the data meet ReLU before anything"),
+    ],
+)
+def test_what_keeps_the_data_from_the_layer_is_noted(model, words):
+    x, y = torch.randn(8, 12, generator=torch.Generator().manual_seed(0)), torch.arange(8) % CLASSES
+    section = ModelSection(name=f"{__name__}:{model}")
+    recovery = attacked(setting_for(x, section, batch_size=2, rounds=8), x, y)
+    assert any(words in note for note in recovery.notes)
+
+
+def test_a_dense_layer_written_as_a_function_alone_is_refused_by_its_name():
+    section = ModelSection(name=f"{__name__}:by_hand", out=False)
+    setting = setting_for(torch.rand(8, 12), section)
+    for name in ("exact", "least_squares"):
+        with pytest.raises(
+            UserError, match=r"no fully connected layer.*; a, b, c, d would be one if it were written as"
+        ):
+            attacks.build(PluginSection(name=name)).start(setting)
+
+
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
@@ -151,9 +186,7 @@ def test_what_stops_it_is_said_before_the_first_round(model, sentence):
 def test_dropout_inside_attention_counts_too():
     model = architectures.small_transformer((1, 8, 4))
     model[3].self_attn.dropout = 0.1
-    from attacker.exact.choice import _model
-
-    assert any("dropout" in problem for problem in _model(model))
+    assert any("dropout" in problem for problem in depends(model, "the model"))
 
 
 def test_unequal_workers_a_single_column_and_another_network_each():

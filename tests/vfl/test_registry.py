@@ -1,9 +1,11 @@
+import re
 import sys
 import textwrap
 
 import pytest
 
 from attacker.interface import attacks
+from vfl.catalogue import catalogue
 from vfl.errors import RunFailedError, UserError
 from vfl.models import models
 from vfl.registry import Plugin, PluginSection
@@ -45,6 +47,41 @@ def test_a_plugin_of_another_package_is_found_by_entry_point(tmp_path, monkeypat
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "other" in attacks.names()
     assert attacks.find("other").__name__ == "Other"
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """Two packages: one takes names that are taken, one ends the program when it is imported."""
+    (tmp_path / "taking.py").write_text(
+        "from attacker.interface import AttackPlugin\nclass Mine(AttackPlugin):\n    '''Mine.'''\n"
+    )
+    (tmp_path / "leaving.py").write_text("raise SystemExit('no licence')\n")
+    for name, entries in {
+        "aaa": "exact = taking:Mine\nmine = taking:Mine\n",
+        "bbb": "leaves = leaving:Mine\nmine = taking:Mine\n",
+    }.items():
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[cafe.attacks]\n{entries}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_plugin_whose_name_is_taken_is_listed_with_what_to_call_it():
+    lines = "\n".join(catalogue(attacks, options=False))
+    assert "aaa has an attack plug-in exact too; a built-in one has the name, so call it taking:Mine" in lines
+    assert re.search("(aaa|bbb) has an attack plug-in mine too; that of (aaa|bbb) has the name", lines)
+    assert attacks.find("exact").__module__ == "attacker.exact"
+
+
+@pytest.mark.usefixtures("packages")
+def test_a_plugin_that_ends_the_program_when_imported_does_not_cut_the_list_short():
+    lines = list(catalogue(attacks, options=False))
+    assert any("leaves" in line and "cannot be imported: SystemExit: no licence" in line for line in lines)
+    assert any(line.startswith("theory") for line in lines)
+    with pytest.raises(UserError, match="SystemExit"):
+        attacks.find("leaving:Mine")
 
 
 def test_an_unknown_name_or_option_is_named():

@@ -1,20 +1,22 @@
 """Models split over the parties: a bottom model at each worker, a top model at the label holder."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vfl.errors import UserError
 from vfl.model_section import bottom_section, is_shared, top_section
 from vfl.models.base import LinearTop, NoFeatures, SplitModel
 from vfl.models.factory import bottom_factory, top_factory
-from vfl.models.modes import evaluating
+from vfl.models.prepare import prepare, run_blank
 from vfl.partition import Shape
 from vfl.registry import PluginSection, Registry
 from vfl.seeds import seeded
 
-__all__ = ["LinearTop", "SplitModel", "build_bottom", "build_top", "models", "output_width"]
+__all__ = ["LinearTop", "SplitModel", "build_bottom", "build_top", "models", "output_width", "running"]
 
 models: Registry[SplitModel] = Registry(
     "model",
@@ -36,7 +38,7 @@ def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -
             model = plugin.bottom(shape)
         except (ValueError, RuntimeError) as error:
             raise UserError(f"model {own.name} cannot be built for a slice of shape {shape}: {error}") from None
-    return _module(own.name, model, "bottom")
+        return _module(own.name, plugin, model, "bottom", torch.zeros(1, *shape), f"a slice of shape {shape}")
 
 
 def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed: int) -> nn.Module:
@@ -49,24 +51,50 @@ def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed:
             model = plugin.top(widths, classes)
         except (ValueError, RuntimeError) as error:
             raise UserError(f"model {own.name} cannot be built for {classes} classes: {error}") from None
-    return _module(own.name, model, "top")
+        blank, on = torch.zeros(2, sum(widths)), f"the workers' vectors, {sum(widths)} numbers side by side"
+        top = _module(own.name, plugin, model, "top", blank, on)
+        logits = run_blank(own.name, top, blank, on)
+    if not isinstance(logits, Tensor) or logits.shape != (2, classes):
+        raise UserError(
+            f"model{'.top' if named else ''}.name: the top model of {own.name} must map (batch, {sum(widths)}) to "
+            f"(batch, {classes}), a logit for each class; it made {_got(logits)} of two samples"
+        )
+    return top
 
 
 def output_width(bottom: nn.Module, shape: Shape) -> int:
     """Return the length of the vector that a bottom model puts out."""
-    try:
-        with torch.no_grad(), evaluating(bottom):
-            z = bottom(torch.zeros(1, *shape))
-    except (RuntimeError, ValueError, IndexError, TypeError) as error:
-        told = " ".join(str(error).split())
-        raise UserError(f"model: the bottom model cannot run on a slice of shape {shape}: {told}") from None
-    if not isinstance(z, torch.Tensor) or z.dim() != 2 or z.shape[0] != 1:
-        got = tuple(z.shape) if isinstance(z, torch.Tensor) else type(z).__name__
-        raise UserError(f"model: a bottom model must map (batch, …) to (batch, features), got {got} for one sample")
+    name = _BUILT[bottom][0] if bottom in _BUILT else type(bottom).__name__
+    z = run_blank(name, bottom, torch.zeros(1, *shape), f"a slice of shape {shape}")
+    if not isinstance(z, Tensor) or z.dim() != 2 or z.shape[0] != 1:
+        raise UserError(
+            f"model {name}: a bottom model must map (batch, …) to (batch, features), got {_got(z)} for one sample"
+        )
     return int(z.shape[1])
 
 
-def _module(name: str, model: object, part: str) -> nn.Module:
+@contextmanager
+def running(model: nn.Module, doing: str) -> Iterator[None]:
+    """Say of an error while a model runs whose model it is, if it is not ours."""
+    name, plugin = _BUILT.get(model, ("", None))
+    if plugin is None:
+        yield
+    else:
+        with models.guard(name, plugin, doing):
+            yield
+
+
+_BUILT: WeakKeyDictionary[nn.Module, tuple[str, SplitModel]] = WeakKeyDictionary()
+"""Which plug-in built a model, and what the config calls it."""
+
+
+def _got(value: object) -> object:
+    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+
+
+def _module(name: str, plugin: SplitModel, model: object, part: str, x: Tensor, on: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UserError(f"model {name}: its {part} model is {type(model).__name__}, not a torch.nn.Module")
+    prepare(name, model, x, on)
+    _BUILT[model] = (name, plugin)
     return model

@@ -7,6 +7,7 @@ connections and Python's own control flow are all the same to them.
 import math
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,46 +35,90 @@ def fully_connected(model: nn.Module, shape: Shape) -> list[FullyConnected]:
     """List the fully connected layers in the order of the forward pass.
 
     A layer that meets a sample in several rows (tokens), or more than once, is left out: it is a convolution by another
-    name, and its gradient is no sum of one outer product a sample.
+    name, and its gradient is no sum of one outer product a sample. So is one whose weight is no parameter of its own:
+    computed from others (weight norm), not trained, or shared with another layer.
     """
-    found: dict[str, FullyConnected] = {}
-    met: Counter[str] = Counter()
-    probe = torch.linspace(0.1, 0.9, steps=math.prod(shape)).reshape(1, *shape)
+    probe, *others = _probes(shape)
+    met = _inputs(model, probe)
+    met = {name: values for name, values in met.items() if sum(math.prod(value.shape[:-1]) for value in values) == 1}
+    same = {name for name, (value,) in met.items() if _equal(value, probe)}
+    for other in others if same else []:
+        same &= _that_see(model, other)
+    found = []
+    uses = Counter(id(parameter) for module in model.modules() for parameter in module._parameters.values())
+    for name in met:
+        layer = model.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+        if weight is not None and uses[id(weight)] == 1:
+            tells = bias is not None and uses[id(bias)] == 1
+            found.append(FullyConnected(name, layer.in_features, layer.out_features, tells, name in same))
+    return found
 
-    def note(name: str, layer: nn.Linear, value: Tensor) -> None:
-        met[name] += math.prod(value.shape[:-1])
-        same = value.numel() == probe.numel() and bool(torch.equal(value.flatten().cpu(), probe.flatten()))
-        found[name] = FullyConnected(name, layer.in_features, layer.out_features, layer.bias is not None, same)
 
+def _probes(shape: Shape) -> tuple[Tensor, ...]:
+    """Return samples that no activation leaves as they are: small numbers, and large ones with either sign."""
+    small = torch.linspace(0.1, 0.9, steps=math.prod(shape))
+    large = torch.linspace(8.0, 1.5, steps=math.prod(shape))
+    large[1::2] *= -1
+    return tuple(values.reshape(1, *shape) for values in (small, large, -1.1 * large))
+
+
+def _inputs(model: nn.Module, probe: Tensor) -> dict[str, list[Tensor]]:
+    """Run a sample through and return what went into each dense layer, in the order in which they were met."""
+    met: dict[str, list[Tensor]] = {}
     handles = []
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear):
 
-            def hook(module: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
-                assert isinstance(module, nn.Linear)
-                note(name, module, inputs[0])
+            def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], name: str = name) -> None:
+                met.setdefault(name, []).append(given(inputs, named).clone())
 
-            handles.append(layer.register_forward_pre_hook(hook))
+            handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
     try:
         with torch.no_grad(), evaluating(model):
-            model(probe.to(next(model.parameters())))
+            model(probe.clone().to(kind_of(model)))  # a copy, as models may change their input in place
     finally:
         for handle in handles:
             handle.remove()
-    return [layer for name, layer in found.items() if met[name] == 1]
+    return met
+
+
+def _that_see(model: nn.Module, probe: Tensor) -> set[str]:
+    """Return the layers into which a sample flows untouched; none where the model cannot run on it."""
+    try:
+        met = _inputs(model, probe)
+    except Exception:  # whatever a model does with values that it does not expect
+        return set()
+    return {name for name, values in met.items() if len(values) == 1 and _equal(values[0], probe)}
+
+
+def _equal(value: Tensor, probe: Tensor) -> bool:
+    return value.numel() == probe.numel() and bool(torch.equal(value.flatten().to(probe), probe.flatten()))
+
+
+def given(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
+    """Return what a layer was called with, also where it was given by name: linear(input=x)."""
+    value: Tensor = inputs[0] if inputs else next(iter(named.values()))
+    return value
+
+
+def kind_of(model: nn.Module) -> Tensor:
+    """Return a tensor of the kind and on the device of a model's parameters; an ordinary one where it has none."""
+    return next(model.parameters(), torch.zeros(()))
 
 
 def representation(model: nn.Module, layer: str, x: Tensor) -> Tensor:
     """Return what flows into a layer for the inputs x (differentiable); the model runs no further than that."""
     caught: list[Tensor] = []
 
-    def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        caught.append(inputs[0])
+    def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        caught.append(given(inputs, named))
         raise _Stop
 
-    handle = model.get_submodule(layer).register_forward_pre_hook(hook)
+    handle = model.get_submodule(layer).register_forward_pre_hook(hook, with_kwargs=True)
     try:
-        model(x)
+        model(x.clone())  # a model may change its input in place
     except _Stop:
         pass
     finally:

@@ -1,5 +1,6 @@
 """What lies before a layer, in words: the operations that a sample goes through on its way there."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from vfl.models.layers import representation
+from vfl.models.layers import kind_of, representation
 from vfl.models.modes import evaluating
 from vfl.partition import Shape
 
@@ -18,16 +19,50 @@ WORDS = {
     "mean": "a mean", "batch_norm": "batch norm", "layer_norm": "layer norm", "group_norm": "group norm",
     "instance_norm": "instance norm", "relu": "ReLU", "relu_": "ReLU", "leaky_relu": "leaky ReLU", "gelu": "GELU",
     "silu": "SiLU", "tanh": "tanh", "sigmoid": "sigmoid", "softmax": "softmax", "embedding": "an embedding",
+    "relu6": "clamping", "hardtanh": "clamping", "clamp": "clamping",
     "scaled_dot_product_attention": "attention", "multi_head_attention_forward": "attention",
 }  # fmt: skip
 """Operations that matter to whoever wants to go back through them, by the names of torch's functions."""
 
 
+DENSE = {"linear", "addmm", "mm", "matmul", "__matmul__", "__rmatmul__", "einsum"}
+"""Functions that multiply with a matrix, whatever the module that calls them."""
+
+
 def stem(model: nn.Module, layer: str, shape: Shape) -> tuple[str, ...]:
     """Return the kinds of operations before a layer, each once, in the order of the forward pass."""
     with torch.no_grad(), evaluating(model), _Watching() as watching:
-        representation(model, layer, torch.full((1, *shape), 0.5).to(next(model.parameters())))
+        representation(model, layer, torch.full((1, *shape), 0.5).to(kind_of(model)))
     return tuple(dict.fromkeys(watching.seen))
+
+
+def dense_functions(model: nn.Module, layer: str | None, shape: Shape) -> tuple[str, ...]:
+    """Return the parameters that a sample is multiplied with as one row before a layer, outside of any nn.Linear.
+
+    Without a layer the whole model is looked at. Such a parameter's gradient would tell as much as a layer's, but no
+    module says which bias belongs to it.
+    """
+    known = {id(p) for module in model.modules() if isinstance(module, nn.Linear) for p in module.parameters()}
+    places = {
+        parameter.untyped_storage().data_ptr(): name
+        for name, parameter in model.named_parameters()
+        if id(parameter) not in known and parameter.dim() == 2
+    }
+    probe = torch.full((1, *shape), 0.5).to(kind_of(model))
+    with torch.no_grad(), evaluating(model), _Watching() as watching:
+        model(probe) if layer is None else representation(model, layer, probe)
+    found = []
+    for operands in watching.products:
+        names = [places[at] for at in map(_place, operands) if at in places]
+        rows = [math.prod(one.shape[:-1]) for one in operands if _place(one) not in places and one.dim() > 1]
+        if names and rows == [1]:
+            found.append(names[0])
+    return tuple(dict.fromkeys(found))
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Return where a tensor's numbers are: the same for a parameter and its transpose."""
+    return tensor.untyped_storage().data_ptr()
 
 
 class _Watching(TorchFunctionMode):
@@ -36,12 +71,16 @@ class _Watching(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
+        self.products: list[list[torch.Tensor]] = []
+        """The operands of every product with a matrix."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Note a function that has a word of its own, and call it."""
-        word = WORDS.get(getattr(func, "__name__", ""))
-        if word:
-            self.seen.append(word)
+        name = getattr(func, "__name__", "")
+        if name in WORDS:
+            self.seen.append(WORDS[name])
+        if name in DENSE:
+            self.products.append([one for one in (*args, *(kwargs or {}).values()) if isinstance(one, torch.Tensor)])
         return func(*args, **(kwargs or {}))

@@ -42,7 +42,10 @@ def whole_model(section: PluginSection, shapes: Sequence[Shape], classes: int, s
     else:
         bottoms = [build_bottom(section, shape, seed, worker) for worker, shape in enumerate(shapes)]
     widths = [output_width(bottom, shape) for bottom, shape in zip(bottoms, shapes, strict=True)]
-    return WholeModel(bottoms, build_top(section, widths, classes, seed), widths)
+    whole = WholeModel(bottoms, build_top(section, widths, classes, seed), widths)
+    if next(whole.parameters(), None) is None:
+        raise UserError(f"model {section.name}: no part of it has parameters that are trained; use another model")
+    return whole
 
 
 def first_model(setting: Setting) -> WholeModel:

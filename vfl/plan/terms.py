@@ -92,8 +92,15 @@ def kept_bytes(load: Workload) -> int:
     """Return what `exact` keeps of the rounds until it recovers."""
     kept, size = load.kept_rounds, load.batch_size
     if load.needs.method == "subspaces":
-        return sum(DOUBLE * kept * size * (layer.inputs + layer.outputs) for layer in load.layers)
-    return sum(DOUBLE * kept * (min(layer.outputs, SKETCH) * layer.inputs + layer.outputs) for layer in load.layers)
+        factors = sum(DOUBLE * kept * size * (layer.inputs + layer.outputs) for layer in load.layers)
+        beside = load.needs.choice is not None and load.needs.choice.beside is not None
+        return factors + (sketched(load, min(load.rounds, 2 * load.samples)) if beside else 0)
+    return sketched(load, kept)
+
+
+def sketched(load: Workload, rounds: int) -> int:
+    """Return what least squares keeps of so many rounds."""
+    return sum(DOUBLE * rounds * (min(layer.outputs, SKETCH) * layer.inputs + layer.outputs) for layer in load.layers)
 
 
 def found_bytes(load: Workload) -> int:
