@@ -28,9 +28,16 @@ class TorchvisionSet(DataSet):
         return archive.load() if archive else self._load()
 
     def facts(self) -> Facts:
-        """Return what everybody knows of it, or what the archive has."""
+        """Return what the archive has, or what everybody knows: also where the archive has less than is asked for.
+
+        That is for plans; a run loads the archive, and says how many samples there are.
+        """
         archive = self._archive()
-        return archive.facts() if archive else self._known()
+        if archive is None:
+            return self._known()
+        there = archive.model_copy(update={"samples": None, "test_samples": None}).facts()
+        short = (self.samples or 0) > there.samples or (self.test_samples or 0) > there.test_samples
+        return self._known() if short else archive.facts()
 
     def _load(self) -> Data:
         raise NotImplementedError
