@@ -1,6 +1,7 @@
 """`cafe bench all`: every hot path as a ratio to its floor, both measured in the same run, in a JSON that compares."""
 
 import json
+import math
 import statistics
 import subprocess
 import time
@@ -24,7 +25,12 @@ from vfl.versions import versions
 def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None = None) -> None:
     """Measure and print, or print two earlier measurements beside each other."""
     if compare is not None:
-        show_comparison(*(_load(path) for path in compare))
+        old, new = (_load(path) for path in compare)
+        if bool(old["short"]) != bool(new["short"]):
+            kinds = ["short" if one["short"] else "full" for one in (old, new)]
+            lengths = " and ".join(f"{path} is a {kind} one" for path, kind in zip(compare, kinds, strict=True))
+            raise UserError(f"--compare: a short measurement says nothing beside a full one: {lengths}")
+        show_comparison(old, new)
         return
     keep_freed_memory()  # as all roles do
     threads = torch.get_num_threads()
@@ -61,7 +67,7 @@ def show_comparison(old: dict[str, Any], new: dict[str, Any]) -> None:
     """Print two measurements path by path; ratios compare across machines, milliseconds only on one."""
     before = {one["path"]: one for one in old["paths"]}
     after = {one["path"]: one for one in new["paths"]}
-    names = [str(one.get("commit") or "?")[:12] for one in (old, new)]
+    names = [_name(one) for one in (old, new)]
     table = Table("path", *(f"{what} {name}" for what in ("ratio", "ms") for name in names), "ratio, new / old")
     for path in dict.fromkeys([*before, *after]):
         pair = [before.get(path), after.get(path)]
@@ -69,7 +75,22 @@ def show_comparison(old: dict[str, Any], new: dict[str, Any]) -> None:
         times = [f"{one['seconds'] * 1e3:.2f}" if one else "" for one in pair]
         change = f"{after[path]['ratio'] / before[path]['ratio']:.2f}" if all(pair) else ""
         table.add_row(path, *ratios, *times, change)
-    Console(highlight=False, width=130).print(table)
+    console = Console(highlight=False, width=130)
+    console.print(table)
+    for name, one in zip(names, (old, new), strict=True):
+        console.print(f"{name}: {_about(one)}", soft_wrap=True)
+
+
+def _name(tree: dict[str, Any]) -> str:
+    """Return the commit that was measured, short, and whether there was more than is committed."""
+    commit, dirty, _ = str(tree.get("commit") or "?").partition("-dirty")
+    return commit[:12] + dirty
+
+
+def _about(tree: dict[str, Any]) -> str:
+    """Say where and with what a measurement was made."""
+    parts = {**tree["machine"], **tree["versions"]}
+    return ", ".join(f"{name} {value}" for name, value in parts.items()) or "on an unknown machine"
 
 
 def _spent(work: Callable[[], object]) -> float:
@@ -98,9 +119,19 @@ def _load(path: Path) -> dict[str, Any]:
         tree = json.loads(read_bounded(path, JSON_BYTES))
         if not isinstance(tree, dict) or not all({"path", "ratio", "seconds"} <= one.keys() for one in tree["paths"]):
             raise ValueError("it has no paths")
+        for one in tree["paths"]:
+            if not all(_is_positive(one[key]) for key in ("ratio", "seconds")):
+                raise ValueError(f"the ratio or the time of {one['path']} is no number above 0")
+        about = {"short": False, "machine": {}, "versions": {}} | tree
+        if not isinstance(about["machine"], dict) or not isinstance(about["versions"], dict):
+            raise ValueError("its machine and versions are no keys with values")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"--compare {path}: is no file that `cafe bench all --out` wrote ({error})") from None
-    return tree
+    return about
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _commit() -> str | None:

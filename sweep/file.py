@@ -1,5 +1,6 @@
 """The sweep's file: one YAML file, checked key by key."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +82,10 @@ class PaperConfig(Section):
 
     table: str
     title: str
-    numbers: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """By row and column of our table."""
+    place: float = math.inf
+    """Where on the page it comes: lowest first, then by the files' names."""
+    numbers: dict[str, dict[str, float | dict[str, float]]] = Field(default_factory=dict)
+    """By row and column of our table: one of its own value, or several by their names."""
     shows: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Which numbers the page has of which columns, where they are not all of them the table's value."""
     note: str = ""
@@ -95,12 +98,28 @@ class PaperConfig(Section):
             _known_number(number)
         return shows
 
+    @field_validator("numbers", mode="after")
+    @classmethod
+    def _printed_numbers(
+        cls, rows: dict[str, dict[str, float | dict[str, float]]]
+    ) -> dict[str, dict[str, float | dict[str, float]]]:
+        for given in rows.values():
+            for value in given.values():
+                for number in value if isinstance(value, dict) else ():
+                    _known_number(number)
+        return rows
+
     @field_validator("numbers", mode="before")
     @classmethod
     def _named(cls, rows: Any) -> Any:
         if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
             return rows
         return {_name(row): {_name(column): value for column, value in given.items()} for row, given in rows.items()}
+
+    def printed(self, row: str, column: str, value: str) -> dict[str, float]:
+        """Return what the paper prints in a place of the table, by number; a number without a name is the table's."""
+        there = self.numbers.get(row, {}).get(column, {})
+        return there if isinstance(there, dict) else {value: there}
 
 
 class SweepConfig(_Grid):

@@ -29,7 +29,11 @@ def test_every_hot_path_is_measured_beside_its_floor(written):
 
 def test_two_measurements_are_put_side_by_side(written, tmp_path, capsys):
     tree = json.loads(written.read_text())
-    tree["commit"] = "another"
+    tree |= {
+        "commit": "0123456789ab-dirty",
+        "machine": {"processor": "abacus", "cores": 7},
+        "versions": {"torch": "9.9"},
+    }
     for one in tree["paths"]:
         one["ratio"] *= 2
     tree["paths"] = tree["paths"][1:]
@@ -38,7 +42,28 @@ def test_two_measurements_are_put_side_by_side(written, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert shown.count("2.00") >= 8
     assert "worker round" in shown  # which only one of them has
-    assert "another" in shown
+    assert "0123456789ab-dirty: processor abacus, cores 7, torch 9.9" in shown
+
+
+def small(**changes):
+    """A measurement as a file has it."""
+    path = {"path": "a path", "ratio": 2.0, "seconds": 0.1}
+    return {"commit": "abc", "versions": {}, "machine": {}, "short": False, "paths": [path | changes]}
+
+
+@pytest.mark.parametrize("ratio", ["2.0", None, True, 0.0, float("nan"), [2.0]])
+def test_a_ratio_that_is_no_number_is_refused_in_words(tmp_path, ratio):
+    (tmp_path / "old.json").write_text(json.dumps(small()))
+    (tmp_path / "new.json").write_text(json.dumps(small(ratio=ratio)))
+    with pytest.raises(UserError, match=r"new\.json: is no file .*the ratio or the time of a path is no number"):
+        bench_all(None, short=False, compare=(tmp_path / "old.json", tmp_path / "new.json"))
+
+
+def test_a_short_measurement_is_not_compared_with_a_full_one(tmp_path):
+    (tmp_path / "old.json").write_text(json.dumps(small()))
+    (tmp_path / "new.json").write_text(json.dumps(small() | {"short": True}))
+    with pytest.raises(UserError, match=r"old\.json is a full one and .*new\.json is a short one"):
+        bench_all(None, short=False, compare=(tmp_path / "old.json", tmp_path / "new.json"))
 
 
 def test_what_is_no_measurement_is_refused_in_words(written, tmp_path):

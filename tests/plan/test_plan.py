@@ -15,11 +15,12 @@ from vfl.errors import UserError
 from vfl.launch import run_federation
 from vfl.plan.fitted import fit, load_fitted, predict
 from vfl.plan.machine import Machine, this_machine
-from vfl.plan.main import make_plan
+from vfl.plan.main import LEFT_FREE, make_plan
 from vfl.plan.show import show_plan
 from vfl.plan.terms import memory_terms
 from vfl.plan.traffic import count_traffic
 from vfl.plan.workload import setting_of, workload_of
+from vfl.referee import score_run
 from vfl.results import load_summary
 from vfl.slices import data_facts, load_data
 
@@ -93,7 +94,9 @@ def test_a_machine_that_is_too_small_is_told_so():
     tight = replace(ROOMY, memory=plan.memory_total - 1)
     (warning,) = make_plan(config, Path(), tight).warnings
     assert "The machine is too small" in warning
-    (warning,) = make_plan(config, Path(), replace(ROOMY, disk=plan.load.transcript_bytes)).warnings
+    disk = plan.load.transcript_bytes + plan.load.results_bytes + LEFT_FREE
+    assert not make_plan(config, Path(), replace(ROOMY, disk=disk)).warnings
+    (warning,) = make_plan(config, Path(), replace(ROOMY, disk=disk - 1)).warnings
     assert "The disk is too small" in warning
 
 
@@ -105,6 +108,42 @@ def test_what_was_not_measured_is_not_estimated():
     assert plan.unknown
     assert "attack" not in plan.memory
     assert set(plan.seconds) == {"federation", "scoring"}
+
+
+@pytest.mark.parametrize(
+    "attack", [{"name": "cafe", "loop": "single"}, {"name": "dlg", "iterations": 3}], ids=lambda attack: attack["name"]
+)
+def test_of_an_attack_that_goes_on_guessing_no_rounds_are_called_enough(attack, capsys):
+    plan = make_plan(small_config(attack=attack), Path(), ROOMY)
+    assert plan.tree()["attack"]["rounds_needed"] is None
+    show_plan(plan)
+    shown = capsys.readouterr().out
+    assert "needs" not in shown
+    (total,) = [line for line in shown.splitlines() if line.startswith("  in all")]
+    assert total.rstrip().endswith("without the attack")
+
+
+def test_results_on_the_disk_are_the_files_that_a_run_writes(tmp_path):
+    config = small_config(attack={"name": "exact"}, model={"name": "mlp", "hidden": [64]}, federation={"rounds": 6})
+    data = load_data(config)
+    run_federation(config, data, tmp_path, quiet=True)
+    first = (tmp_path / "recovered.npz").stat().st_size
+    score_run(tmp_path, config, data)
+    written = first + sum((tmp_path / name).stat().st_size for name in ("recovered.npz", "model.pt"))
+    counted = workload_of(config).results_bytes
+    assert counted <= written <= 1.2 * counted + 20_000  # names, labels, certificates
+
+
+def test_all_of_cifar10_is_planned_where_there_is_less_of_it(tmp_path, monkeypatch):
+    pixels, labels = np.zeros((20, 32, 32, 3), dtype=np.uint8), np.arange(20) % 10
+    np.savez(tmp_path / "cifar10.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+    monkeypatch.setenv("CAFE_DATA", str(tmp_path))
+    config = load_config(ROOT / "configs/scale/cifar10_50000.yaml")
+    assert data_facts(config) == Facts(50_000, 0, (3, 32, 32), 10)
+    with pytest.raises(UserError, match=r"data\.samples: 50000 asked for, the data set has 20"):
+        load_data(config)
+    with pytest.raises(UserError, match=r"data\.samples: 50001 asked for, the data set has 50000"):
+        data_facts(load_config(ROOT / "configs/scale/cifar10_50000.yaml", ["data.samples=50001"]))
 
 
 def test_a_million_samples_are_planned_without_making_them():
@@ -178,7 +217,8 @@ def test_the_command_prints_the_plan_for_programs():
     assert "too small" in tree["warnings"][0]
 
 
-def test_a_plan_is_shown_with_its_doubts_and_warnings(capsys):
+def test_a_plan_is_shown_with_its_doubts_and_warnings(capsys, monkeypatch):
+    monkeypatch.delenv("CAFE_DATA", raising=False)
     config = load_config(ROOT / "configs/scale/cifar10_50000.yaml", ["federation.batch_size=250"])
     show_plan(make_plan(config, Path(), replace(ROOMY, memory=1 << 30)))
     shown = " ".join(capsys.readouterr().out.split())

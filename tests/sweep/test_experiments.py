@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from sweep.cell import finished
+from sweep.kept import keep_results
 from sweep.plan import load_plan
-from sweep.results import draw_curves, keep_results, write_page
+from sweep.results import draw_curves, page_text, write_page
 from sweep.table import pivot
 from sweep.write import write_results
 from tests.integration.command_support import cafe
@@ -51,9 +52,28 @@ def test_every_size_makes_whole_configs_with_exact_beside_the_papers_methods(fil
         assert {column for row in printed.values() for column in row} <= set(table.columns)
 
 
-def test_the_page_in_the_repository_is_what_the_command_writes(tmp_path):
-    write_page(EXPERIMENTS, Path("experiments/results"), tmp_path / "page.md")
-    assert (tmp_path / "page.md").read_text() == Path("RESULTS.md").read_text()
+def test_the_page_in_the_repository_is_what_the_command_writes():
+    page = Path("RESULTS.md")
+    assert page_text(EXPERIMENTS, Path("experiments/results"), page) == page.read_text()
+
+
+def test_every_number_that_is_transcribed_is_on_the_page():
+    page = Path("RESULTS.md").read_text()
+    for file in FILES:
+        plan = load_plan(file, size="paper")
+        section = page.partition(f"## {plan.paper.table}: ")[2].partition("**Size `small`**")[0]
+        for row, columns in plan.paper.numbers.items():
+            (line,) = [line for line in section.splitlines() if line.startswith(f"| {row} |")]
+            for column in columns:
+                for value in plan.paper.printed(row, column, plan.table.value).values():
+                    assert f"({value:g})" in line, (file, row, column)
+
+
+def test_the_page_has_the_papers_order():
+    heads = [line.removeprefix("## ").partition(":")[0] for line in Path("RESULTS.md").read_text().splitlines()]
+    tables = [f"Table {number}" for number in (2, 3, 4, 5, 6, 7, 8, 10, 11)]
+    order = [*tables, "Figures 6 and 7", "Yale faces", "Learning rates"]
+    assert [head for head in heads if head in order] == order
 
 
 @pytest.fixture
@@ -77,7 +97,8 @@ def kept(tmp_path):
     row = {"cell": "exact, digits", "error": "", "attack.used": [], "attack.psnr_mean": 77.7}
     row["config"] = plan.cells[1].config.model_dump(mode="json")
     versions = {"cafe-vfl": "1", "torch": "2", "python": "3"}
-    swept_tree = {"sweep": "table99-small", "versions": versions, "rows": [row], "pivot": {}}
+    machine = {"cores": 8, "processor": "abacus"}
+    swept_tree = {"sweep": "table99-small", "versions": versions, "machine": machine, "rows": [row], "pivot": {}}
     (swept / "results.json").write_text(json.dumps(swept_tree))
     return files, swept, tmp_path / "kept"
 
@@ -101,8 +122,9 @@ def test_the_page_has_our_number_the_papers_and_what_was_not_run(kept):
     assert "## Table 99: Of everything" in page
     assert "| CAFE | not run (31.5) |" in page
     assert "| exact | 77.7 |" in page
-    assert "1 of 2 cells run" in page
-    assert "--size paper`).\n\nNot run." in page
+    assert "1 of 2 cells run; cafe-vfl 1, torch 2, Python 3, 8 cores (abacus)." in page
+    grid = "| attacker | digits |\n| --- | ---: |\n| CAFE | not run (31.5) |\n| exact | not run |"
+    assert f"--size paper`).\n\n{grid}\n\nPSNR, mean (dB); 0 of 2 cells run.\n" in page
 
 
 def test_results_of_another_day_are_kept_beside_those_before(kept):
@@ -127,9 +149,37 @@ def test_columns_may_show_other_numbers(kept):
     page = page_of(files, folder)
     assert "| data | exact: PSNR, mean (dB) | exact: test accuracy |" in page
     assert "| digits | 77.7 (31.5) | 0.875 |" in page
-    change(files, "table99.yaml", lambda tree: tree["paper"].update(shows={"psnr": ["exact"]}))
-    with pytest.raises(UserError, match=r"paper\.shows: there is no such number"):
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"shows": {"psnr": ["digits"]}}, r"paper\.shows: there is no such number"),
+        (
+            {"shows": {"seconds.total": ["digit"]}},
+            r"paper\.shows\.seconds\.total: there is no column called 'digit', .*digits",
+        ),
+        ({"numbers": {"CAFE": {"digits": {"psnr": 3}}}}, r"paper\.numbers: there is no such number"),
+    ],
+)
+def test_what_the_page_cannot_show_is_a_sentence(kept, changes, sentence):
+    files, swept, folder = kept
+    keep_results(swept, files, folder)
+    change(files, "table99.yaml", lambda tree: tree["paper"].update(changes))
+    with pytest.raises(UserError, match=sentence):
         page_of(files, folder)
+
+
+def test_the_paper_may_print_other_numbers_than_the_tables_value(kept):
+    files, swept, folder = kept
+    printed = {"exact": {"digits": {"train.loss_end": 2.25, "attack.psnr_mean": 41.5}}}
+    shows = {"attack.psnr_mean": ["digits"], "train.loss_end": ["digits"]}
+    change(files, "table99.yaml", lambda tree: tree["paper"].update(shows=shows, numbers=printed))
+    change(swept, "results.json", lambda tree: tree["rows"][0].update({"train.loss_end": 0.5}))
+    keep_results(swept, files, folder)
+    page = page_of(files, folder)
+    assert "| exact | 77.7 (41.5) | 0.5000 (2.25) |" in page
+    assert "| exact | not run (41.5) | not run (2.25) |" in page  # at the size of the paper
 
 
 def test_an_experiment_along_numbers_has_a_picture(kept):
@@ -141,8 +191,11 @@ def test_an_experiment_along_numbers_has_a_picture(kept):
     change(files, "table99.yaml", lambda tree: tree["paper"].update(numbers={}))
     change(swept, "results.json", lambda tree: tree["rows"][0].update(cell="1, exact", config=config | {"seed": 1}))
     keep_results(swept, files, folder)
+    assert ".png" not in page_of(files, folder)
     draw_curves(files, folder)
-    assert f"({(folder / 'table99-small.png').as_posix()})" in page_of(files, folder)
+    assert "(table99-small.png)" in page_of(files, folder)
+    write_page(files, folder, folder / "sub/page.md")
+    assert "(../table99-small.png)" in (folder / "sub/page.md").read_text()
     with Image.open(folder / "table99-small.png") as picture:
         assert picture.width > 500
 
@@ -160,6 +213,14 @@ def test_neither_a_failure_nor_another_config_replaces_a_result(kept):
     assert "| exact | 77.7 |" in page_of(files, folder)
 
 
+def test_a_newer_failure_replaces_an_older_one(kept):
+    files, swept, folder = kept
+    for error in ("it broke", "it broke in another way"):
+        change(swept, "results.json", lambda tree, error=error: tree["rows"][0].update(error=error))
+        keep_results(swept, files, folder)
+    assert "Failed: exact, digits: it broke in another way\n" in page_of(files, folder)
+
+
 @pytest.mark.parametrize(
     "text", ["[]", "{}", '{"sweep": "table99-small", "rows": [{}]}', '{"sweep": 3, "rows": []}', "nul"]
 )
@@ -168,6 +229,30 @@ def test_what_is_no_results_file_is_a_sentence(kept, text):
     (swept / "results.json").write_text(text)
     with pytest.raises(UserError, match="is not a sweep's results"):
         keep_results(swept, files, folder)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda tree: tree.pop("versions"),
+        lambda tree: tree.pop("machine"),
+        lambda tree: tree["versions"].pop("torch"),
+        lambda tree: tree["machine"].pop("cores"),
+        lambda tree: tree.update(versions=None),
+        lambda tree: tree["rows"][0].update(machine=[2]),
+        lambda tree: tree["rows"][0].pop("attack.used"),
+    ],
+)
+def test_results_that_do_not_say_what_they_were_made_by_are_a_sentence(kept, edit):
+    """In a sweep's folder and among those kept, where a hand may have been at work."""
+    files, swept, folder = kept
+    change(swept, "results.json", edit)
+    with pytest.raises(UserError, match=r"results\.json: is not a sweep's results"):
+        keep_results(swept, files, folder)
+    folder.mkdir()
+    (swept / "results.json").rename(folder / "table99-small.json")
+    with pytest.raises(UserError, match=r"table99-small\.json: is not a sweep's results"):
+        page_of(files, folder)
 
 
 def test_a_result_of_another_config_than_the_files_counts_as_not_run(kept):

@@ -94,7 +94,8 @@ def results(
     page: Annotated[Path, typer.Option(help="The page to write.")] = Path("RESULTS.md"),
 ) -> None:
     """Write RESULTS.md: the paper's tables beside ours, from the results that are kept."""
-    from sweep.results import draw_curves, keep_results, write_page
+    from sweep.kept import keep_results
+    from sweep.results import draw_curves, write_page
 
     for folder in add or []:
         print(f"kept as {keep_results(folder, experiments, kept)}")

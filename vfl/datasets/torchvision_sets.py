@@ -37,11 +37,16 @@ class TorchvisionSet(DataSet):
         return self._as_known(archive.path, archive.load()) if archive else self._load()
 
     def facts(self) -> Facts:
-        """Return what everybody knows of it; of an archive, how many of its samples are there."""
-        archive = self._archive()
-        if archive:
-            return self._as_known(archive.path, archive.facts())
-        return self._facts(*self.counts, self.shape, CLASSES)
+        """Return what the archive has, or what everybody knows: also where the archive has less than is asked for.
+
+        That is for plans; a run loads the archive, and says how many samples there are.
+        """
+        archive, known = self._archive(), self._facts(*self.counts, self.shape, CLASSES)
+        if archive is None:
+            return known
+        there = archive.model_copy(update={"samples": None, "test_samples": None}).facts()
+        short = (self.samples or 0) > there.samples or (self.test_samples or 0) > there.test_samples
+        return known if short else self._as_known(archive.path, archive.facts())
 
     @classmethod
     def places(cls) -> tuple[str, ...]:

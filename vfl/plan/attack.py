@@ -6,11 +6,17 @@ from dataclasses import dataclass, replace
 from attacker.exact import Exact
 from attacker.exact.choice import Choice, choose
 from attacker.interface import attacks, start_attack
+from attacker.least_squares import LeastSquares
+from attacker.rgap import RGap
+from attacker.theory import Theory
 from vfl.config import RunConfig
 from vfl.errors import UserError
 from vfl.observation import Setting
 
 MOST_EPOCHS = 1 << 20
+
+SOLVING = (Exact, LeastSquares, RGap, Theory)
+"""Attacks that solve equations: with enough of them they are done."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,8 @@ class Needs:
     attack: str
     rounds: int
     """The fewest rounds with which it starts; 0 where there is none."""
+    enough: bool = True
+    """Whether those are all it needs; an attack that goes on guessing gets further with more."""
     refusal: str | None = None
     """Why it would not start with the config's rounds."""
     choice: Choice | None = None
@@ -54,10 +62,10 @@ def needs_of(config: RunConfig, setting: Setting) -> Needs:
     rounds = epochs * per_epoch
     plugin = attacks.build(section)
     if not isinstance(plugin, Exact):
-        return Needs(section.name, rounds, refusal)
+        return Needs(section.name, rounds, isinstance(plugin, SOLVING), refusal)
     played = setting if refusal is None else replace(setting, rounds=rounds)
     single = plugin.epochs == 1
-    return Needs(section.name, rounds, refusal, choose(played, plugin.method, single), single)
+    return Needs(section.name, rounds, True, refusal, choose(played, plugin.method, single), single)
 
 
 def _refusal(config: RunConfig, setting: Setting) -> str | None:

@@ -40,15 +40,17 @@ class Plan:
     def tree(self) -> dict[str, Any]:
         """Return the plan as JSON has it."""
         load = self.load
+        needed = load.needs.rounds if load.needs.enough else None
         return {
             "samples": load.samples,
             "test_samples": load.test_samples,
             "workers": load.workers,
             "batch_size": load.batch_size,
             "rounds": load.rounds,
-            "attack": {"name": load.needs.attack, "method": load.needs.method, "rounds_needed": load.needs.rounds},
+            "attack": {"name": load.needs.attack, "method": load.needs.method, "rounds_needed": needed},
             "bytes": asdict(load.traffic),
             "transcript_bytes": load.transcript_bytes,
+            "results_bytes": load.results_bytes,
             "memory": {**self.memory, "total": self.memory_total},
             "core_seconds": self.core_seconds,
             "seconds": {**self.seconds, "total": sum(self.seconds.values())},
@@ -155,10 +157,11 @@ def _warnings(load: Workload, machine: Machine, total: int) -> tuple[str, ...]:
             f"The machine is too small: the run takes about {total / 1e9:.1f} GB of memory and "
             f"{machine.memory / 1e9:.1f} GB are free; use fewer samples, a smaller layer, or another machine."
         )
-    if load.transcript_bytes > machine.disk - LEFT_FREE:
+    if load.transcript_bytes + load.results_bytes > machine.disk - LEFT_FREE:
+        leave = "leave transcript and federation.checkpoint_every out, or " if load.transcript_bytes else ""
         found.append(
-            f"The disk is too small: the transcript takes {load.transcript_bytes / 1e9:.1f} GB and "
-            f"{machine.disk / 1e9:.1f} GB are free; leave transcript and federation.checkpoint_every out, or choose "
-            f"another folder with --out."
+            f"The disk is too small: the results take {load.results_bytes / 1e9:.1f} GB while they are written and the "
+            f"transcript {load.transcript_bytes / 1e9:.1f} GB, and {machine.disk / 1e9:.1f} GB are free, of which "
+            f"{LEFT_FREE / 1e9:.1f} should stay; {leave}choose another folder with --out."
         )
     return tuple(found)

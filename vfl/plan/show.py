@@ -17,7 +17,10 @@ def show_plan(plan: Plan) -> None:
             f"{size_of(load.traffic.up)} up, {size_of(load.traffic.down)} down, "
             f"{size_of(load.traffic.peer)} between workers"
         ),
-        "on disk": f"{size_of(load.transcript_bytes)} of transcript" if load.transcript_bytes else "no transcript",
+        "on disk": (
+            f"{size_of(load.results_bytes)} of results, "
+            + (f"{size_of(load.transcript_bytes)} of transcript" if load.transcript_bytes else "no transcript")
+        ),
         "memory": ", ".join(
             f"{'a worker' if process == 'worker' else process} {size_of(size)}" for process, size in plan.memory.items()
         ),
@@ -32,7 +35,8 @@ def show_plan(plan: Plan) -> None:
         table.add_row(f"  {name}", text)
         if name == "":
             table.add_row("  rounds", duration(plan.seconds.get("federation", 0.0)))
-    table.add_row("  in all", duration(sum(plan.seconds.values())))
+    without = ", without the attack" if plan.unknown else ""
+    table.add_row("  in all", duration(sum(plan.seconds.values())) + without)
     console.print(table)
     for text in plan.unknown:
         console.print(f"Not estimated: {text}.")
@@ -64,4 +68,4 @@ def _attack(plan: Plan) -> str:
     if needs.attack == "none":
         return "none"
     how = f" by {needs.method.replace('_', ' ')}" if needs.method else ""
-    return f"{needs.attack}{how}, needs {needs.rounds:,} rounds"
+    return f"{needs.attack}{how}" + (f", needs {needs.rounds:,} rounds" if needs.enough else "")

@@ -59,6 +59,8 @@ class Workload:
     """One sample forward through all parties' models."""
     traffic: Traffic
     transcript_bytes: int
+    results_bytes: int
+    """Files of the run's end while the largest of them is written a second time."""
     frozen: bool
     needs: Needs
     layers: tuple[Layer, ...]
@@ -93,6 +95,7 @@ def workload_of(config: RunConfig) -> Workload:
     sizes = [sum(one.numel() * FLOAT for one in upload.values()) for upload in uploads]
     outputs = [_counted(bottom, shape) for bottom, shape in zip(model.bottoms, shapes, strict=True)]
     changes = 1 if setting.frozen else setting.rounds
+    layers = _layers(model, needs.choice, shapes) if needs.choice else ()
     return Workload(
         samples=facts.samples,
         test_samples=facts.test_samples,
@@ -108,10 +111,18 @@ def workload_of(config: RunConfig) -> Workload:
         flop=sum(flop for _, flop in outputs),
         traffic=count_traffic(config, setting, facts.test_samples, uploads, model.widths),
         transcript_bytes=(setting.rounds + changes) * sum(sizes) if config.records else 0,
+        results_bytes=sum(sizes) + (_recovered_bytes(facts, layers) if needs.attack != "none" else 0),
         frozen=setting.frozen,
         needs=needs,
-        layers=_layers(model, needs.choice, shapes) if needs.choice else (),
+        layers=layers,
     )
+
+
+def _recovered_bytes(facts: Facts, layers: tuple[Layer, ...]) -> int:
+    """Return the size of recovered.npz, twice: the referee writes it anew beside the attack's, with the truth."""
+    sample = FLOAT * math.prod(facts.sample_shape)
+    represented = FLOAT * sum(layer.inputs for layer in layers)
+    return facts.samples * (2 * (sample + represented) + sample)
 
 
 def _uploads(model: WholeModel, config: RunConfig) -> list[dict[str, torch.Tensor]]:
