@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from vfl.datasets import Data, DataSet, data_path, datasets
 from vfl.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
@@ -60,7 +63,8 @@ class Images(DataSet):
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
         try:
             with Image.open(path) as opened:
-                picture = ImageOps.exif_transpose(opened).convert("RGB" if self.colour else "L")
+                turned = _eight_bits(ImageOps.exif_transpose(opened), opened.format, path)
+                picture = turned.convert("RGB" if self.colour else "L")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
             raise UserError(f"data.path: {path} cannot be read as a picture ({error}); remove or replace it") from None
         method = Image.Resampling.LANCZOS
@@ -70,6 +74,27 @@ class Images(DataSet):
             picture = picture.resize((width, height), method)
         pixels = torch.from_numpy(np.array(picture, dtype=np.float32) / 255)
         return pixels.permute(2, 0, 1).contiguous() if self.colour else pixels[None]
+
+
+def _eight_bits(picture: "Image", kind: str | None, path: Path) -> "Image":
+    """Scale grey pixels of 16 or 32 bits to 8: Pillow's own conversion makes white of everything above 255."""
+    from PIL import Image
+
+    sixteen = picture.mode.startswith("I;16") or (picture.mode == "I" and kind in ("PNG", "PPM"))
+    if not sixteen and picture.mode not in ("I", "F"):
+        return picture
+    pixels = np.asarray(picture, dtype=np.float64) / (65535 if sixteen else 1)
+    if picture.mode == "I" and not sixteen:
+        raise UserError(
+            f"data.path: {path} has whole numbers of 32 bits as pixels, and nothing says which is white; "
+            f"save it with 8 or 16 bits"
+        )
+    if not ((pixels >= 0) & (pixels <= 1)).all():
+        raise UserError(
+            f"data.path: {path} has pixels from {pixels.min():g} to {pixels.max():g}; floating-point pixels are read "
+            f"from 0, black, to 1, white: scale them, or save it with 8 or 16 bits"
+        )
+    return Image.fromarray(np.rint(pixels * 255).astype(np.uint8))
 
 
 def _pictures(folder: Path) -> list[Path]:
