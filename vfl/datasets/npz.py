@@ -1,5 +1,6 @@
 """Any NumPy archive with samples and labels."""
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -50,9 +51,11 @@ class Npz(DataSet):
             _check(arrays["x_test"], y_test, path)
             if arrays["x_test"].shape[1:] != x.shape[1:]:
                 raise UserError(f"data.path: {path} has test samples of another shape than its training samples")
-        ids = tuple(map(str, arrays["ids"])) if "ids" in arrays else None
+        ids = _names(arrays["ids"], "ids", len(x), "samples", path) if "ids" in arrays else None
         if x.ndim == 2:
-            return self._table(x, y, (arrays["x_test"], y_test) if y_test is not None else None, arrays, ids)
+            named = arrays.get("feature_names", np.arange(x.shape[1]))
+            header = _names(named, "feature_names", x.shape[1], "columns", path)
+            return self._table(x, y, (arrays["x_test"], y_test) if y_test is not None else None, header, ids)
         if self.columns is not None or self.categorical:
             raise UserError(f"data.columns, data.categorical: {path} holds images, and these are for tables")
         images = _images(x, path)
@@ -76,11 +79,10 @@ class Npz(DataSet):
         x: np.ndarray,
         y: Tensor,
         test: tuple[np.ndarray, Tensor] | None,
-        arrays: dict[str, np.ndarray],
+        header: tuple[str, ...],
         ids: tuple[str, ...] | None,
     ) -> Data:
         """Scale the columns as they are in the training rows that are used."""
-        header = tuple(map(str, arrays.get("feature_names", range(x.shape[1]))))
         names = header if self.columns is None else tuple(name for group in self.columns for name in group)
         for key, wanted in (("data.columns", names), ("data.categorical", self.categorical)):
             lacking = [name for name in wanted if name not in header]
@@ -136,6 +138,24 @@ def _labels(y: np.ndarray, path: Path) -> Tensor:
     if y.size and y.max() >= CLASSES:
         raise UserError(f"data.path: {path} has the label {y.max()}; labels are numbers below {CLASSES}")
     return torch.tensor(y.astype(np.int64))
+
+
+def _names(array: np.ndarray, key: str, count: int, what: str, path: Path) -> tuple[str, ...]:
+    """Return an array of names, one for each sample or column and no two alike."""
+    if array.ndim != 1 or array.dtype.kind not in "USiu":
+        raise UserError(
+            f"data.path: {key} in {path} must be a row of words or whole numbers, got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    if len(array) != count:
+        raise UserError(f"data.path: {path} has {count} {what} and {len(array)} {key}; it must have one for each")
+    names = tuple(one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in array)
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise UserError(
+            f"data.path: {key} in {path} has {len(repeated)} names more than once ({repeated[0]!r} for one)"
+        )
+    return names
 
 
 def _images(x: np.ndarray, path: Path) -> Tensor:
