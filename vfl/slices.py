@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vfl.config import RunConfig
-from vfl.datasets import Data, Facts, datasets
+from vfl.datasets import Data, DataSet, Facts, datasets
 from vfl.errors import UserError
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
@@ -111,16 +111,21 @@ def _bounds(value: Any) -> Shape:
 
 def load_data(config: RunConfig) -> Data:
     """Load the whole data set that a config names."""
-    plugin = datasets.build(config.data)
+    plugin = _plugin(config)
     with datasets.guard(config.data.name, plugin, "load"):
         return plugin.load()
 
 
 def data_facts(config: RunConfig) -> Facts:
     """Return what the data set that a config names is, loading no more of it than that takes."""
-    plugin = datasets.build(config.data)
+    plugin = _plugin(config)
     with datasets.guard(config.data.name, plugin, "facts"):
         return plugin.facts()
+
+
+def _plugin(config: RunConfig) -> DataSet:
+    federation = config.federation
+    return datasets.build(config.data).with_labels_at(None if federation.labels_at_coordinator else federation.holder)
 
 
 def check_facts(config: RunConfig, facts: Facts) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +93,7 @@ def table_size(config: RunConfig, path: Path, worker: int) -> tuple[int, int]:
 
 
 def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding]:
-    """Read a worker's columns; the labels are the label holder's alone."""
+    """Read a worker's columns and, if it is the label holder, the labels."""
     if config.federation.horizontal:
         raise UserError(
             f"--data {path}: tables are joined by id in a vertical federation; in a horizontal one nothing is joined: "
@@ -103,12 +102,7 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
     tables = datasets.build(config.data)
     if not isinstance(tables, TableSet) or tables.id is None:
         raise UserError(f"--data {path}: the config must say how to read it: data.name csv or parquet, and data.id")
-    holding = tables.holding(path, worker)
-    if worker != config.federation.holder:
-        return tables, replace(holding, label=None)
-    if holding.label is None:
-        raise UserError(f"data.label: {path} has no column {tables.label!r}, and worker {worker} is the label holder")
-    return tables, holding
+    return tables, tables.holding(path, worker, worker == config.federation.holder)
 
 
 class _Talk:

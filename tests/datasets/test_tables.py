@@ -178,7 +178,7 @@ def test_files_of_several_parties_are_joined_by_id(tmp_path):
         load(name="csv", files=[bank, written(tmp_path / "other.csv", "who,w,good\nq,1,1\n")], label="good", id="who")
     columns = {"columns": [["debt"]], "path": bank, "label": "good", "id": "who"}
     with pytest.raises(UserError, match=r"data\.columns: lists the columns of 1 workers, none of worker 1"):
-        datasets.build(PluginSection(name="csv", **columns)).holding(tmp_path / "shop.csv", 1)
+        datasets.build(PluginSection(name="csv", **columns)).holding(tmp_path / "shop.csv", 1, True)
     with pytest.raises(UserError, match="has no columns besides"):
         load(name="csv", files=[bank, lonely], label="good", id="who")
 

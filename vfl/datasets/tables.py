@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from vfl.alignment import check_ids, common_hashes, keyed_hashes, rows_of
 from vfl.datasets import Data, DataSet, data_path, datasets
@@ -34,6 +34,9 @@ class TableSet(DataSet):
     )
     most_categories: int = Field(100, ge=1, description="the most different words that a column may hold")
 
+    _holder: int | None = PrivateAttr(None)
+    """Which of the files has the labels; None: whichever has their column."""
+
     @model_validator(mode="after")
     def _one_source(self) -> "TableSet":
         if (self.path is None) == (self.files is None):
@@ -44,25 +47,35 @@ class TableSet(DataSet):
             raise ValueError(f"there are {len(self.files)} files and columns for {len(self.columns)} workers")
         return self
 
+    def with_labels_at(self, worker: int | None) -> "TableSet":
+        """Return the same table with the labels of this worker's file."""
+        told = self.model_copy()
+        told._holder = worker
+        return told
+
     def load(self) -> Data:
         """Read, join and encode the whole table, as the simulation divides it."""
         if self.path is not None:
             holdings = self._divided(data_path(self.path))
         else:
             assert self.files is not None
-            holdings = [self.holding(data_path(path), worker) for worker, path in enumerate(self.files)]
-            if not any(own.label is not None for own in holdings):
-                raise UserError(f"data.label: none of the files has a column {self.label!r}")
-            holdings = _joined(holdings)
+            files = [data_path(path) for path in self.files]
+            holder = self._holder_among(files)
+            holdings = _joined([self.holding(path, worker, worker == holder) for worker, path in enumerate(files)])
         return self.encode(holdings)
 
-    def holding(self, path: Path, worker: int) -> Holding:
-        """Read one worker's own file: its columns, the ids and, where it has them, the labels."""
+    def holding(self, path: Path, worker: int, with_label: bool) -> Holding:
+        """Read one worker's own file: its columns, the ids and, of the label holder alone, the labels."""
         file = self._open(path)
+        if with_label and self.label not in file.header:
+            raise UserError(
+                f"data.label: {path} has no column {self.label!r}, and worker {worker} is the label holder "
+                f"(federation.label_holder)"
+            )
         if self.columns and worker >= len(self.columns):
             raise UserError(f"data.columns: lists the columns of {len(self.columns)} workers, none of worker {worker}")
         names = self.columns[worker] if self.columns else [n for n in file.header if n not in (self.label, self.id)]
-        return self._read(file, names, self.label in file.header)
+        return self._read(file, names, with_label)
 
     def encode(self, holdings: Sequence[Holding]) -> Data:
         """Make data of holdings whose rows are the same: the first rows to train with, the last ones to test."""
@@ -90,6 +103,20 @@ class TableSet(DataSet):
             label=self.label,
             class_names=classes,
         )
+
+    def _holder_among(self, files: Sequence[Path]) -> int:
+        """Return which file has the labels: the label holder's, or the only one with their column."""
+        if self._holder is not None:
+            if self._holder >= len(files):
+                raise UserError(
+                    f"data.files: there are {len(files)}, one a worker, and worker {self._holder} is the label holder"
+                )
+            return self._holder
+        having = [worker for worker, path in enumerate(files) if self.label in self._open(path).header]
+        if len(having) != 1:
+            count = f"{len(having)} of the files have" if having else "none of the files has"
+            raise UserError(f"data.label: {count} a column {self.label!r}, expected one")
+        return having[0]
 
     def _divided(self, path: Path) -> list[Holding]:
         """Read a file with everybody's columns; rows stay in its order."""
