@@ -19,7 +19,7 @@ from vfl.errors import RunFailedError, UserError
 from vfl.limits import PRIVATE_BYTES
 from vfl.network import PROTOCOL_VERSION, reach, sentence
 from vfl.partition import Box
-from vfl.slices import WorkerData, load_data, slice_for
+from vfl.slices import NONE, WorkerData, check_alone, load_data, slice_for
 from vfl.tls import COORDINATOR
 from worker.intersecting import intersect, load_library
 from worker.keys import read_key
@@ -102,7 +102,12 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
     tables = datasets.build(config.data)
     if not isinstance(tables, TableSet) or tables.id is None:
         raise UserError(f"--data {path}: the config must say how to read it: data.name csv or parquet, and data.id")
-    return tables, tables.holding(path, worker, worker == config.federation.holder)
+    holding = tables.holding(path, worker, worker == config.federation.holder)
+    if worker == config.federation.holder and not config.federation.label_holder_features:
+        check_alone(config, len(holding.values), f"--data {path}")
+    elif not holding.values:
+        raise UserError(f"--data {path}: it has no columns besides {tables.label!r} and {tables.id!r}; {NONE}")
+    return tables, holding
 
 
 class _Talk:

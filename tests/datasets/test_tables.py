@@ -173,14 +173,14 @@ def test_files_of_several_parties_are_joined_by_id(tmp_path):
     debt, buys = data.columns[0].decode(data.x[:, :1]), data.columns[1].decode(data.x[:, 1:])
     truth = {"a": (1, 10, 1), "b": (2, 20, 0), "c": (3, 30, 1), "d": (4, 40, 0)}
     assert list(zip(debt, buys, data.y.tolist(), strict=True)) == [truth[who] for who in data.ids]
-    lonely = written(tmp_path / "lonely.csv", "who,good\nq,1\n")
+    lonely = written(tmp_path / "lonely.csv", "who\nq\n")
     with pytest.raises(UserError, match="no id is in all of"):
         load(name="csv", files=[bank, written(tmp_path / "other.csv", "who,w,good\nq,1,1\n")], label="good", id="who")
     columns = {"columns": [["debt"]], "path": bank, "label": "good", "id": "who"}
     with pytest.raises(UserError, match=r"data\.columns: lists the columns of 1 workers, none of worker 1"):
-        datasets.build(PluginSection(name="csv", **columns)).holding(tmp_path / "shop.csv", 1, True)
+        datasets.build(PluginSection(name="csv", **columns)).holding(tmp_path / "shop.csv", 1, False)
     with pytest.raises(UserError, match="has no columns besides"):
-        load(name="csv", files=[bank, lonely], label="good", id="who")
+        load(name="csv", files=[shop, lonely], label="good", id="who")
 
 
 def test_npz_tables_have_columns_by_name_too(tmp_path):

@@ -10,7 +10,7 @@ from vfl.rows import write_rows
 
 def table(**values: Values) -> Data:
     columns = tuple(fit(name, own, 100) for name, own in values.items())
-    x = encode_all(columns, list(values.values()))
+    x = encode_all(columns, list(values.values()), len(next(iter(values.values()))))
     return Data("table", x, torch.arange(len(x)) % 2, 2, tuple(map(str, range(len(x)))), columns=columns)
 
 

@@ -67,7 +67,7 @@ class BreastCancer(DataSet):
         y = torch.tensor(source.target, dtype=torch.int64)
         names = tuple(map(str, source.feature_names))
         columns = tuple(fit(name, own, 1) for name, own in zip(names, source.data[:469].T, strict=True))
-        train, test = (encode_all(columns, list(rows.T)) for rows in (source.data[:469], source.data[469:]))
+        train, test = (encode_all(columns, list(rows.T), len(rows)) for rows in (source.data[:469], source.data[469:]))
         data = self._data("table", (train, y[:469]), (test, y[469:]))
         return replace(data, columns=columns, label="diagnosis", class_names=tuple(map(str, source.target_names)))
 

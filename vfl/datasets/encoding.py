@@ -92,9 +92,10 @@ def fit(name: str, values: Values, most_categories: int) -> Column:
     return Column(name, "number", mean, deviation, len(known) < len(values))
 
 
-def encode_all(columns: Sequence[Column], values: Sequence[Values]) -> Tensor:
+def encode_all(columns: Sequence[Column], values: Sequence[Values], rows: int) -> Tensor:
     """Return the features of all columns side by side (rows, features)."""
-    return torch.cat([column.encode(own) for column, own in zip(columns, values, strict=True)], dim=1)
+    features = [column.encode(own) for column, own in zip(columns, values, strict=True)]
+    return torch.cat(features, dim=1) if features else torch.zeros(rows, 0)
 
 
 def as_words(values: Values) -> Text:

@@ -21,7 +21,7 @@ class Holding:
     label: Values | None
 
     def __len__(self) -> int:
-        return len(next(iter(self.values.values())))
+        return len(next((own for own in (self.ids, self.label, *self.values.values()) if own is not None), ()))
 
     def only(self, names: Sequence[str]) -> "Holding":
         """Return some of the columns."""

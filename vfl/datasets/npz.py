@@ -98,8 +98,8 @@ class Npz(DataSet):
         columns = tuple(
             fit(name, own, self.most_categories) for name, own in zip(names, read(x[: self.samples]), strict=True)
         )
-        held_out = None if test is None else (encode_all(columns, read(test[0])), test[1])
-        data = self._data("table", (encode_all(columns, read(x)), y), held_out, ids)
+        held_out = None if test is None else (encode_all(columns, read(test[0]), len(test[0])), test[1])
+        data = self._data("table", (encode_all(columns, read(x), len(x)), y), held_out, ids)
         groups = None if self.columns is None else tuple(map(len, self.columns))
         return replace(data, columns=columns, groups=groups)
 

@@ -43,7 +43,8 @@ class TableSet(DataSet):
             raise ValueError("give either path, one file for all, or files, one for each worker")
         if self.files is not None and self.id is None:
             raise ValueError("files of several parties are joined by an id: give id, the column that names a row")
-        if self.files is not None and self.columns is not None and len(self.files) != len(self.columns):
+        # A label holder without features, the last worker, has a file and no columns.
+        if self.files and self.columns and len(self.files) - len(self.columns) not in (0, 1):
             raise ValueError(f"there are {len(self.files)} files and columns for {len(self.columns)} workers")
         return self
 
@@ -72,9 +73,9 @@ class TableSet(DataSet):
                 f"data.label: {path} has no column {self.label!r}, and worker {worker} is the label holder "
                 f"(federation.label_holder)"
             )
-        if self.columns and worker >= len(self.columns):
-            raise UserError(f"data.columns: lists the columns of {len(self.columns)} workers, none of worker {worker}")
-        names = self.columns[worker] if self.columns else [n for n in file.header if n not in (self.label, self.id)]
+        names = self._columns_of(worker, file, with_label)
+        if not names and not with_label:
+            raise UserError(f"data: {path} has no columns besides {self.label!r} and {self.id!r}")
         return self._read(file, names, with_label)
 
     def encode(self, holdings: Sequence[Holding]) -> Data:
@@ -92,11 +93,11 @@ class TableSet(DataSet):
         grouped = self.columns is not None or self.files is not None
         return Data(
             "table",
-            encode_all(columns, [own[train] for _, own in named]),
+            encode_all(columns, [own[train] for _, own in named], count),
             y[train],
             len(classes),
             (holdings[0].ids or tuple(map(str, range(rows))))[train],
-            encode_all(columns, [own[test] for _, own in named]) if tested else None,
+            encode_all(columns, [own[test] for _, own in named], tested) if tested else None,
             y[test] if tested else None,
             columns,
             groups=tuple(len(holding.values) for holding in holdings) if grouped else None,
@@ -118,6 +119,14 @@ class TableSet(DataSet):
             raise UserError(f"data.label: {count} a column {self.label!r}, expected one")
         return having[0]
 
+    def _columns_of(self, worker: int, file: TableFile, with_label: bool) -> Sequence[str]:
+        """Return which columns a worker's file is read for; a label holder after the last list has none."""
+        if self.columns is None:
+            return [name for name in file.header if name not in (self.label, self.id)]
+        if worker >= len(self.columns) + with_label:
+            raise UserError(f"data.columns: lists the columns of {len(self.columns)} workers, none of worker {worker}")
+        return self.columns[worker] if worker < len(self.columns) else ()
+
     def _divided(self, path: Path) -> list[Holding]:
         """Read a file with everybody's columns; rows stay in its order."""
         file = self._open(path)
@@ -128,6 +137,8 @@ class TableSet(DataSet):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise UserError(f"data.columns: {twice[0]!r} is held by more than one worker")
+        if not names:
+            raise UserError(f"data: {path} has no columns besides {self.label!r} and {self.id!r}")
         whole = self._read(file, names, with_label=True)
         return [whole.only(group) for group in groups]
 
@@ -137,8 +148,6 @@ class TableSet(DataSet):
         file.need(names, "data.columns")
         if self.label in names or self.id in names:
             raise UserError(f"data.columns: {self.label if self.label in names else self.id!r} is the label or the id")
-        if not names:
-            raise UserError(f"data: {file.path} has no columns besides {self.label!r} and {self.id!r}")
         asked = [*names, *([self.label] if with_label else []), *([self.id] if self.id else [])]
         values = file.read(asked, {*self.categorical, *([self.id] if self.id else [])})
         holding = Holding(
