@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vfl.config import RunConfig
 from vfl.datasets import Data, DataSet, Facts, datasets
+from vfl.datasets.checking import check_data, check_facts_of
 from vfl.errors import UserError
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
@@ -119,14 +120,16 @@ def load_data(config: RunConfig) -> Data:
     """Load the whole data set that a config names."""
     plugin = _plugin(config)
     with datasets.guard(config.data.name, plugin, "load"):
-        return plugin.load()
+        return check_data(plugin.load(), config.data.name)
 
 
 def data_facts(config: RunConfig) -> Facts:
     """Return what the data set that a config names is, loading no more of it than that takes."""
     plugin = _plugin(config)
+    if type(plugin).facts is DataSet.facts:
+        return Facts.of(load_data(config))
     with datasets.guard(config.data.name, plugin, "facts"):
-        return plugin.facts()
+        return check_facts_of(plugin.facts(), config.data.name)
 
 
 def _plugin(config: RunConfig) -> DataSet:
