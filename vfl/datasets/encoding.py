@@ -29,6 +29,9 @@ class Text:
         return Text(self.codes[rows], self.words)
 
 
+LARGEST = float(np.finfo(np.float32).max)
+"""What a feature can be at most."""
+
 Values = np.ndarray | Text
 """A column as it was read: numbers with NaN where they are missing, or words."""
 
@@ -57,7 +60,14 @@ class Column:
             # A code of -1 picks the last entry.
             places = np.array([place.get(word, -1) for word in (*values.words, MISSING)])[values.codes]
             return torch.from_numpy(places[:, None] == np.arange(self.width)).float()
-        scaled = torch.from_numpy((values - self.mean) / self.deviation)
+        with np.errstate(over="ignore"):  # numbers that are too large get a sentence instead
+            scaled = torch.from_numpy((values - self.mean) / self.deviation)
+        if bool((scaled.abs() > LARGEST).any()):
+            raise UserError(
+                f"data: column {self.name!r} has the value {values[scaled.abs().nan_to_num(0.0).argmax()]:g}, which is "
+                f"so far from the training rows' mean, {self.mean:g}, that no feature holds it; correct it or leave "
+                f"the row out"
+            )
         if not self.indicator:
             return scaled.float()[:, None]
         missing = scaled.isnan()
@@ -86,7 +96,13 @@ def fit(name: str, values: Values, most_categories: int) -> Column:
         gone = (MISSING,) if (values.codes < 0).any() else ()
         return Column(name, "category", categories=(*found, *gone))
     known = values[~np.isnan(values)]
-    mean, deviation = (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
+    if not (math.isfinite(mean) and math.isfinite(deviation)):
+        raise UserError(
+            f"data: column {name!r} has values up to {np.abs(known).max():g}, too large for a mean and a deviation; "
+            f"divide them first, or leave it out of data.columns"
+        )
     if len(known) and deviation <= 1e-12 * abs(mean):  # the same in every row, but for the rounding of the sums
         mean, deviation = float(known[0]), 1.0
     return Column(name, "number", mean, deviation, len(known) < len(values))
