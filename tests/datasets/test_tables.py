@@ -111,6 +111,17 @@ def test_missing_values_are_refused_marked_or_dropped(tmp_path):
     assert people(tmp_path, HOLES, missing="drop").ids == ("007", "009")
 
 
+def test_values_that_are_missing_in_test_rows_alone_are_marked_too(tmp_path):
+    text = PEOPLE.replace("4.5", "").replace("blau", "?")
+    data = people(tmp_path, text, missing="indicator", test_samples=1)
+    size, colour, _ = data.columns
+    assert data.x[:, 1].tolist() == [0.0, 0.0, 0.0]
+    assert data.x_test[0, :2].tolist() == [0.0, 1.0]
+    assert size.decode(data.x_test[:, :2]) == [None]
+    assert colour.decode(data.x_test[:, 2:5]) == ["(missing)"]
+    assert data.x_test.isfinite().all()
+
+
 def test_a_word_far_down_makes_the_whole_column_words(tmp_path):
     rows = "".join(f"{i % 50},{i % 2}\n" for i in range(300_000))
     data = load(name="csv", path=written(tmp_path / "long.csv", f"a,y\n{rows}many,1\n"), label="y")

@@ -84,8 +84,9 @@ class Column:
         return [None if lost else round(number, digits) + 0.0 for number, lost in zip(numbers, gone, strict=True)]
 
 
-def fit(name: str, values: Values, most_categories: int) -> Column:
-    """Learn a column's scale or categories from the training rows."""
+def fit(name: str, values: Values, most_categories: int, gaps: bool = False) -> Column:
+    """Learn a column's scale or categories from the training rows; `gaps`: values may be missing in other rows."""
+    gaps = gaps or bool(missing_in(values).any())
     if isinstance(values, Text):
         found = sorted(values.words[code] for code in np.unique(values.codes) if code >= 0)
         if len(found) > most_categories:
@@ -93,7 +94,7 @@ def fit(name: str, values: Values, most_categories: int) -> Column:
                 f"data: column {name!r} holds {len(found)} different words, more than data.most_categories "
                 f"({most_categories}); leave it out of data.columns, or allow more"
             )
-        gone = (MISSING,) if (values.codes < 0).any() else ()
+        gone = (MISSING,) if gaps else ()
         return Column(name, "category", categories=(*found, *gone))
     known = values[~np.isnan(values)]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -105,7 +106,12 @@ def fit(name: str, values: Values, most_categories: int) -> Column:
         )
     if len(known) and deviation <= 1e-12 * abs(mean):  # the same in every row, but for the rounding of the sums
         mean, deviation = float(known[0]), 1.0
-    return Column(name, "number", mean, deviation, len(known) < len(values))
+    return Column(name, "number", mean, deviation, gaps)
+
+
+def missing_in(values: Values) -> np.ndarray:
+    """Tell for each row whether its value is missing."""
+    return values.codes < 0 if isinstance(values, Text) else np.isnan(values)
 
 
 def encode_all(columns: Sequence[Column], values: Sequence[Values], rows: int) -> Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.datasets.encoding import Text, Values
+from vfl.datasets.encoding import Text, Values, missing_in
 from vfl.errors import UserError
 
 
@@ -41,10 +41,10 @@ class Holding:
         for name, own in self.values.items():
             if not isinstance(own, Text) and np.isinf(own).any():
                 raise UserError(f"data: column {name!r} of {self.source} has infinite values; correct them first")
-        gone = {name: _missing(own) for name, own in self.values.items()}
-        if self.label is not None and policy != "drop" and _missing(self.label).any():
+        gone = {name: missing_in(own) for name, own in self.values.items()}
+        if self.label is not None and policy != "drop" and missing_in(self.label).any():
             raise UserError(
-                f"data.label: {int(_missing(self.label).sum())} rows of {self.source} have no label; "
+                f"data.label: {int(missing_in(self.label).sum())} rows of {self.source} have no label; "
                 f"set data.missing to drop to leave them out"
             )
         if policy == "refuse" and any(mask.any() for mask in gone.values()):
@@ -54,7 +54,7 @@ class Holding:
                 f"features of their own) or drop (such rows are left out)"
             )
         if policy == "drop":
-            masks = [*gone.values(), *([] if self.label is None else [_missing(self.label)])]
+            masks = [*gone.values(), *([] if self.label is None else [missing_in(self.label)])]
             kept = np.flatnonzero(~np.logical_or.reduce(masks))
             if not len(kept):
                 raise UserError(f"data.missing: every row of {self.source} lacks some value, so none is left")
@@ -75,7 +75,3 @@ def classes_of(labels: Values) -> tuple[Tensor, tuple[str, ...]]:
             f"data.label: it holds {len(found)} different numbers, and a class is made of each; bin them first"
         )
     return torch.from_numpy(codes.astype(np.int64)), tuple(f"{number:.15g}" for number in found)
-
-
-def _missing(values: Values) -> np.ndarray:
-    return values.codes < 0 if isinstance(values, Text) else np.isnan(values)

@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from vfl.alignment import check_ids, common_hashes, keyed_hashes, rows_of
 from vfl.datasets import Data, DataSet, data_path, datasets
-from vfl.datasets.encoding import Text, Values, as_words, encode_all, fit
+from vfl.datasets.encoding import Text, Values, as_words, encode_all, fit, missing_in
 from vfl.datasets.holding import Holding, classes_of
 from vfl.datasets.table_file import Dialect, TableFile
 from vfl.errors import UserError
@@ -87,7 +87,9 @@ class TableSet(DataSet):
             raise UserError(f"data.samples: {asked} are asked for, the table has {rows}")
         train, test = slice(0, count), slice(rows - tested, rows)
         named = [(name, own) for holding in holdings for name, own in holding.values.items()]
-        columns = tuple(fit(name, own[train], self.most_categories) for name, own in named)
+        columns = tuple(
+            fit(name, own[train], self.most_categories, bool(missing_in(own[test]).any())) for name, own in named
+        )
         labels = next((holding.label for holding in holdings if holding.label is not None), None)
         y, classes = (torch.zeros(rows, dtype=torch.int64), ()) if labels is None else classes_of(labels)
         grouped = self.columns is not None or self.files is not None
