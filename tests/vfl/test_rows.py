@@ -1,11 +1,12 @@
 import csv
+import math
 
 import numpy as np
 import torch
 
 from vfl.datasets import Data
 from vfl.datasets.encoding import Values, encode_all, fit
-from vfl.rows import write_rows
+from vfl.rows import score_columns, write_rows
 
 
 def table(**values: Values) -> Data:
@@ -21,3 +22,12 @@ def test_numbers_are_written_with_all_their_digits(tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["account"] for row in rows] == ["40000007", "40000008", "40000013"]
     assert [row["rate"] for row in rows] == ["0.125", "0.1", "12.3"]
+
+
+def test_a_column_without_a_single_value_has_no_r2(tmp_path):
+    data = table(gone=np.full(3, np.nan), there=np.array([1.0, np.nan, 3.0]))
+    gone, there = score_columns(data, [], data.x)
+    assert math.isnan(gone["r2"])
+    assert there["r2"] == 1
+    write_rows(tmp_path, data, data.x, None)
+    assert (tmp_path / "rows.csv").read_text() == "id,gone,there\n0,,1\n1,,\n2,,3\n"
