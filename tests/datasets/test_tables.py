@@ -129,6 +129,13 @@ def test_a_word_far_down_makes_the_whole_column_words(tmp_path):
     assert len(data.columns[0].categories) == 51
 
 
+def test_quoted_values_may_hold_line_breaks_in_a_file_of_any_size(tmp_path):
+    rows = "".join(f'"{i}","first line\n{"x" * 50},\n{i % 3}",{i % 2}\n' for i in range(40_000))  # some blocks
+    data = load(name="csv", path=written(tmp_path / "long.csv", f"a,note,y\n{rows}"), label="y")
+    assert data.x.shape == (40_000, 4)
+    assert data.columns[1].categories[2] == f"first line\n{'x' * 50},\n2"
+
+
 def test_constant_columns_and_numbers_that_are_names(tmp_path):
     text = "same,word,code,y\n" + "".join(f"3.3,x,{code},{code % 2}\n" for code in (10, 20, 31))
     data = load(name="csv", path=written(tmp_path / "c.csv", text), label="y", categorical=["code"])

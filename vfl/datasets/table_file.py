@@ -56,9 +56,7 @@ class TableFile:
             return list(_pyarrow("parquet").read_schema(self.path).names)
         csv = _pyarrow("csv")
         # One small block: the types that would be guessed from it do not matter.
-        with csv.open_csv(
-            self.path, csv.ReadOptions(block_size=1 << 20), csv.ParseOptions(delimiter=self._dialect.separator)
-        ) as reader:
+        with csv.open_csv(self.path, csv.ReadOptions(block_size=1 << 20), self._parsing()) as reader:
             return list(reader.schema.names)
 
     def _read_table(self, names: list[str]) -> Any:
@@ -69,7 +67,12 @@ class TableFile:
         convert = csv.ConvertOptions(
             column_types=dict.fromkeys(names, text), include_columns=names, strings_can_be_null=False
         )
-        return csv.read_csv(self.path, csv.ReadOptions(), csv.ParseOptions(delimiter=self._dialect.separator), convert)
+        return csv.read_csv(self.path, csv.ReadOptions(), self._parsing(), convert)
+
+    def _parsing(self) -> Any:
+        assert self._dialect is not None
+        # Lines may end within quotes: otherwise a file is cut into blocks there.
+        return _pyarrow("csv").ParseOptions(delimiter=self._dialect.separator, newlines_in_values=True)
 
 
 def _values(column: Any, as_text: bool, missing: Collection[str], what: str) -> Values:
