@@ -93,6 +93,12 @@ def test_pictures_whose_white_is_unknown_get_a_sentence(folder, pixels, words):
         load(path=str(folder), size=8)
 
 
+@pytest.mark.parametrize("size", [0, -3, 5000, [8, 0], [100_000, 8]])
+def test_a_size_that_no_sample_has_gets_a_sentence(folder, size):
+    with pytest.raises(UserError, match=r"^data\.size: a side has 1 to 4096 pixels \(got "):
+        load(path=str(folder), size=size)
+
+
 def test_broken_pictures_and_folders_get_a_sentence(folder, tmp_path):
     whole = (folder / "apples" / "1.png").read_bytes()
     (folder / "apples" / "1.png").write_bytes(whole[: len(whole) // 2])

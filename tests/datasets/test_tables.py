@@ -174,6 +174,9 @@ def test_bad_options_get_a_sentence(tmp_path, monkeypatch):
     for options, words in (
         ({"label": "y"}, "give either path, one file for all, or files"),
         ({"label": "y", "files": ["a.csv"]}, "joined by an id"),
+        ({"path": "a.csv", "label": "y", "separator": "§"}, r"data\.separator: it is one ASCII character"),
+        ({"path": "a.csv", "label": "y", "separator": ""}, r"data\.separator: it is one ASCII character"),
+        ({"path": "a.csv", "label": "y", "separator": '"'}, "and no quote or line break"),
         ({"path": "nowhere.csv", "label": "y"}, "there is no file nowhere.csv"),
     ):
         with pytest.raises(UserError, match=words):

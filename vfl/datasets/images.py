@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from vfl.datasets import Data, DataSet, data_path, datasets
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+LARGEST_SIDE = 4096
+"""Pixels of a sample: in colour, 200 MB of memory each."""
 
 
 @datasets.register("images")
@@ -28,6 +31,14 @@ class Images(DataSet):
         "resize", description="resize: the whole picture, stretched; crop: scaled to cover, its middle kept"
     )
     colour: bool = Field(True, description="three channels; false: greyscale")
+
+    @field_validator("size")
+    @classmethod
+    def _can_be_held(cls, size: int | tuple[int, int]) -> int | tuple[int, int]:
+        sides = (size,) if isinstance(size, int) else size
+        if not all(1 <= side <= LARGEST_SIDE for side in sides):
+            raise ValueError(f"a side has 1 to {LARGEST_SIDE} pixels")
+        return size
 
     def load(self) -> Data:
         """Read the pictures: classes by the names of their folders, samples taken from all classes in turn."""

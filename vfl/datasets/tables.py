@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from vfl.alignment import check_ids, common_hashes, keyed_hashes, rows_of
 from vfl.datasets import Data, DataSet, data_path, datasets
@@ -170,10 +170,17 @@ class TableSet(DataSet):
 class Csv(TableSet):
     """A table in text files (UTF-8, a header line) whose columns belong to workers by name."""
 
-    separator: str = Field(",", min_length=1, max_length=1)
+    separator: str = Field(",", description="one ASCII character")
     missing_values: tuple[str, ...] = Field(
         ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"), description="what stands for a value that is not there"
     )
+
+    @field_validator("separator")
+    @classmethod
+    def _one_byte(cls, separator: str) -> str:
+        if len(separator) != 1 or not separator.isascii() or separator in '"\r\n':
+            raise ValueError("it is one ASCII character, such as ; or a tab, and no quote or line break")
+        return separator
 
     def _open(self, path: Path) -> TableFile:
         return TableFile(path, Dialect(self.separator, self.missing_values))
