@@ -154,6 +154,7 @@ def test_constant_columns_and_numbers_that_are_names(tmp_path):
         (PEOPLE, {"columns": [["farbe"], ["ages"]]}, r"data\.columns: .* has no column 'ages'"),
         (PEOPLE, {"columns": [["farbe"], ["farbe"]]}, "'farbe' is held by more than one worker"),
         (PEOPLE, {"columns": [["farbe", "income"]]}, "'income' is the label or the id"),
+        (PEOPLE, {"categorical": ["ages"]}, r"data\.categorical: there is no column 'ages' in .*people\.csv"),
         (PEOPLE, {"most_categories": 2}, "column 'farbe' holds 3 different words"),
         (PEOPLE, {"samples": 5}, "5 rows to train with and 0 to test are asked for, the table has 4"),
         (PEOPLE.replace(">50K", ""), {}, "2 rows of .* have no label"),
@@ -197,6 +198,8 @@ def test_files_of_several_parties_are_joined_by_id(tmp_path):
     lonely = written(tmp_path / "lonely.csv", "who\nq\n")
     with pytest.raises(UserError, match="no id is in all of"):
         load(name="csv", files=[bank, written(tmp_path / "other.csv", "who,w,good\nq,1,1\n")], label="good", id="who")
+    with pytest.raises(UserError, match=r"data\.categorical: there is no column 'debts' in the files"):
+        load(name="csv", files=[bank, shop], label="good", id="who", categorical=["buys", "debts"])
     columns = {"columns": [["debt"]], "path": bank, "label": "good", "id": "who"}
     with pytest.raises(UserError, match=r"data\.columns: lists the columns of 1 workers, none of worker 1"):
         datasets.build(PluginSection(name="csv", **columns)).holding(tmp_path / "shop.csv", 1, False)

@@ -1,6 +1,6 @@
 """Tables from files: which columns belong to which worker, which is the label, which the id that rows are joined by."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -61,7 +61,9 @@ class TableSet(DataSet):
         else:
             assert self.files is not None
             files = [data_path(path) for path in self.files]
-            holder = self._holder_among(files)
+            headers = [self._open(path).header for path in files]
+            self._check_categorical({name for header in headers for name in header}, "the files")
+            holder = self._holder_among(headers)
             holdings = _joined([self.holding(path, worker, worker == holder) for worker, path in enumerate(files)])
         return self.encode(holdings)
 
@@ -107,15 +109,21 @@ class TableSet(DataSet):
             class_names=classes,
         )
 
-    def _holder_among(self, files: Sequence[Path]) -> int:
+    def _check_categorical(self, header: Collection[str], source: str) -> None:
+        """Refuse names of no column; a worker by hand cannot, as it never sees the columns of the others."""
+        lacking = [name for name in self.categorical if name not in header]
+        if lacking:
+            raise UserError(f"data.categorical: there is no column {lacking[0]!r} in {source}")
+
+    def _holder_among(self, headers: Sequence[Sequence[str]]) -> int:
         """Return which file has the labels: the label holder's, or the only one with their column."""
         if self._holder is not None:
-            if self._holder >= len(files):
+            if self._holder >= len(headers):
                 raise UserError(
-                    f"data.files: there are {len(files)}, one a worker, and worker {self._holder} is the label holder"
+                    f"data.files: there are {len(headers)}, one a worker, and worker {self._holder} is the label holder"
                 )
             return self._holder
-        having = [worker for worker, path in enumerate(files) if self.label in self._open(path).header]
+        having = [worker for worker, header in enumerate(headers) if self.label in header]
         if len(having) != 1:
             count = f"{len(having)} of the files have" if having else "none of the files has"
             raise UserError(f"data.label: {count} a column {self.label!r}, expected one")
@@ -133,6 +141,7 @@ class TableSet(DataSet):
         """Read a file with everybody's columns; rows stay in its order."""
         file = self._open(path)
         file.need([self.label], "data.label")
+        self._check_categorical(file.header, str(path))
         others = [name for name in file.header if name not in (self.label, self.id)]
         groups = self.columns or (tuple(others),)
         names = [name for group in groups for name in group]
