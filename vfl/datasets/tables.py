@@ -13,6 +13,7 @@ from vfl.datasets import Data, DataSet, data_path, datasets
 from vfl.datasets.encoding import Text, Values, as_words, encode_all, fit, missing_in
 from vfl.datasets.holding import Holding, classes_of
 from vfl.datasets.table_file import Dialect, TableFile
+from vfl.datasets.wording import check_words
 from vfl.errors import UserError
 
 SIMULATED_KEY = b"everybody in a simulation may know this"
@@ -161,6 +162,10 @@ class TableSet(DataSet):
             raise UserError(f"data.columns: {self.label if self.label in names else self.id!r} is the label or the id")
         asked = [*names, *([self.label] if with_label else []), *([self.id] if self.id else [])]
         values = file.read(asked, {*self.categorical, *([self.id] if self.id else [])})
+        for name in names:
+            own = values[name]
+            if isinstance(own, Text) and name not in self.categorical:
+                check_words(name, own, str(file.path))
         holding = Holding(
             str(file.path),
             _ids(values[self.id], file.path) if self.id else None,
