@@ -99,6 +99,13 @@ def test_a_size_that_no_sample_has_gets_a_sentence(folder, size):
         load(path=str(folder), size=size)
 
 
+def test_sentences_show_no_control_characters_of_a_files_name(folder):
+    (folder / "apples" / "\x1b[31m.png").write_text("hello")
+    with pytest.raises(UserError, match=r"apples/ \[31m\.png cannot be read") as caught:
+        load(path=str(folder))
+    assert "\x1b" not in str(caught.value)
+
+
 def test_broken_pictures_and_folders_get_a_sentence(folder, tmp_path):
     whole = (folder / "apples" / "1.png").read_bytes()
     (folder / "apples" / "1.png").write_bytes(whole[: len(whole) // 2])

@@ -170,6 +170,16 @@ def test_bad_tables_get_a_sentence(tmp_path, text, options, words):
         people(tmp_path, text, **options)
 
 
+def test_sentences_show_no_control_characters_of_a_file(tmp_path):
+    with pytest.raises(UserError, match="cannot be read as a table") as caught:
+        people(tmp_path, PEOPLE + "011,\x1b[31m\n")
+    assert str(caught.value).isprintable()
+    x, names = np.eye(2), np.array(["a", "b\x1b[31m"])
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(2), feature_names=names)
+    with pytest.raises(UserError, match=r"there is no column 'c'; the columns are a, b \[31m"):
+        load(name="npz", path=str(tmp_path / "t.npz"), columns=[["c"]])
+
+
 def test_bad_options_get_a_sentence(tmp_path, monkeypatch):
     monkeypatch.delenv("CAFE_DATA", raising=False)
     for options, words in (

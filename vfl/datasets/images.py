@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vfl.datasets import Data, DataSet, data_path, datasets
 from vfl.errors import UserError
+from vfl.limits import plain
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,7 +52,8 @@ class Images(DataSet):
         if divided and (root / "test").is_dir() and self.test_samples != 0:
             test, tested = self._read(root / "test", self.test_samples)
             if tested != names:
-                raise UserError(f"data.path: {root}/train has the classes {', '.join(names)}, test {', '.join(tested)}")
+                classes, others = (plain(", ".join(own)) for own in (names, tested))
+                raise UserError(f"data.path: {root}/train has the classes {classes}, test {others}")
         data = self._data("image", train[:2], test[:2] if test else None, train[2], len(names))
         return replace(data, label="folder", class_names=names)
 
@@ -77,7 +79,9 @@ class Images(DataSet):
                 turned = _eight_bits(ImageOps.exif_transpose(opened), opened.format, path)
                 picture = turned.convert("RGB" if self.colour else "L")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise UserError(f"data.path: {path} cannot be read as a picture ({error}); remove or replace it") from None
+            raise UserError(
+                f"data.path: {plain(str(path))} cannot be read as a picture ({plain(str(error))}); remove or replace it"
+            ) from None
         method = Image.Resampling.LANCZOS
         if self.fit == "crop":
             picture = ImageOps.fit(picture, (width, height), method)
@@ -94,15 +98,16 @@ def _eight_bits(picture: "Image", kind: str | None, path: Path) -> "Image":
     sixteen = picture.mode.startswith("I;16") or (picture.mode == "I" and kind in ("PNG", "PPM"))
     if not sixteen and picture.mode not in ("I", "F"):
         return picture
+    shown = plain(str(path))
     pixels = np.asarray(picture, dtype=np.float64) / (65535 if sixteen else 1)
     if picture.mode == "I" and not sixteen:
         raise UserError(
-            f"data.path: {path} has whole numbers of 32 bits as pixels, and nothing says which is white; "
+            f"data.path: {shown} has whole numbers of 32 bits as pixels, and nothing says which is white; "
             f"save it with 8 or 16 bits"
         )
     if not ((pixels >= 0) & (pixels <= 1)).all():
         raise UserError(
-            f"data.path: {path} has pixels from {pixels.min():g} to {pixels.max():g}; floating-point pixels are read "
+            f"data.path: {shown} has pixels from {pixels.min():g} to {pixels.max():g}; floating-point pixels are read "
             f"from 0, black, to 1, white: scale them, or save it with 8 or 16 bits"
         )
     return Image.fromarray(np.rint(pixels * 255).astype(np.uint8))
@@ -111,5 +116,7 @@ def _eight_bits(picture: "Image", kind: str | None, path: Path) -> "Image":
 def _pictures(folder: Path) -> list[Path]:
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     if not found:
-        raise UserError(f"data.path: {folder} has no pictures ({', '.join(suffix[1:] for suffix in SUFFIXES)})")
+        raise UserError(
+            f"data.path: {plain(str(folder))} has no pictures ({', '.join(suffix[1:] for suffix in SUFFIXES)})"
+        )
     return found

@@ -15,7 +15,7 @@ from vfl.datasets import Data, DataSet, Facts, data_path, datasets
 from vfl.datasets.archive import ArchiveError, read_archive, read_shapes
 from vfl.datasets.encoding import Values, as_words, encode_all, fit
 from vfl.errors import UserError
-from vfl.limits import CLASSES
+from vfl.limits import CLASSES, plain
 from vfl.partition import Shape
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Npz(DataSet):
         for key, wanted in (("data.columns", names), ("data.categorical", self.categorical)):
             lacking = [name for name in wanted if name not in header]
             if lacking:
-                raise UserError(f"{key}: there is no column {lacking[0]!r}; the columns are {', '.join(header)}")
+                raise UserError(f"{key}: there is no column {lacking[0]!r}; the columns are {plain(', '.join(header))}")
         if len(set(names)) < len(names):
             raise UserError(f"data.columns: {max(names, key=names.count)!r} is held by more than one worker")
 
@@ -116,7 +116,9 @@ def _read_or_say(path: Path, read: Callable[[], T]) -> T:
             f"data.path: there is no file {path}; give its path, or set CAFE_DATA to the folder that has it"
         ) from None
     except (OSError, ArchiveError) as error:
-        raise UserError(f"data.path: {path} cannot be read as an .npz archive without pickles: {error}") from None
+        raise UserError(
+            f"data.path: {path} cannot be read as an .npz archive without pickles: {plain(str(error))}"
+        ) from None
 
 
 def _check(x: np.ndarray, y: Tensor, path: Path) -> None:

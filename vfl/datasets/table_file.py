@@ -11,6 +11,7 @@ import numpy as np
 
 from vfl.datasets.encoding import Text, Values
 from vfl.errors import UserError
+from vfl.limits import plain
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (_pyarrow("lib").ArrowException, OSError, UnicodeDecodeError) as error:
-        said = " ".join(str(error).split())[:200]
+        said = plain(" ".join(str(error).split())[:200])
         raise UserError(f"data.path: {path} cannot be read as a table: {said}") from None
 
 
