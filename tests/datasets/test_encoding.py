@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vfl.datasets.encoding import fit
+from vfl.datasets.encoding import Text, fit
 from vfl.errors import UserError
 
 
@@ -26,3 +26,13 @@ def test_large_numbers_that_fit_are_scaled():
     values = np.array([1e100, 2e100, 4e100])
     column = fit("debt", values, 1)
     assert column.decode(column.encode(values)) == pytest.approx(values.tolist(), rel=1e-5)
+
+
+def test_the_word_missing_is_not_what_is_missing():
+    values = Text(np.array([0, 1, -1]), ("(missing)", "red"))
+    column = fit("colour", values, 5)
+    assert column.categories == ("(missing)", "red", "((missing))")
+    assert column.encode(values).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert column.decode(column.encode(values)) == ["(missing)", "red", "((missing))"]
+    trained = fit("colour", values[1:], 5)  # the word was not there when fitted
+    assert trained.encode(values).tolist() == [[0, 0], [1, 0], [0, 1]]

@@ -12,7 +12,7 @@ from torch import Tensor
 from vfl.errors import UserError
 
 MISSING = "(missing)"
-"""The category of what is not there, where the config lets values be missing."""
+"""The category of what is not there, where the config lets values be missing and no word is the same."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Column:
     mean: float = 0.0
     deviation: float = 1.0
     indicator: bool = False
-    """Numbers: whether a second feature says which are missing."""
+    """Whether a feature says which are missing: a number's second, a category's last."""
     categories: tuple[str, ...] = ()
 
     @property
@@ -56,9 +56,11 @@ class Column:
     def encode(self, values: Values) -> Tensor:
         """Return the features (rows, width); a category that was not there when fitted is all zeros."""
         if isinstance(values, Text):
-            place = {word: number for number, word in enumerate(self.categories)}
+            words = self.categories[:-1] if self.indicator else self.categories
+            place = {word: number for number, word in enumerate(words)}
+            gone = len(words) if self.indicator else -1
             # A code of -1 picks the last entry.
-            places = np.array([place.get(word, -1) for word in (*values.words, MISSING)])[values.codes]
+            places = np.array([*(place.get(word, -1) for word in values.words), gone])[values.codes]
             return torch.from_numpy(places[:, None] == np.arange(self.width)).float()
         with np.errstate(over="ignore"):  # numbers that are too large get a sentence instead
             scaled = torch.from_numpy((values - self.mean) / self.deviation)
@@ -94,8 +96,7 @@ def fit(name: str, values: Values, most_categories: int, gaps: bool = False) -> 
                 f"data: column {name!r} holds {len(found)} different words, more than data.most_categories "
                 f"({most_categories}); leave it out of data.columns, or allow more"
             )
-        gone = (MISSING,) if gaps else ()
-        return Column(name, "category", categories=(*found, *gone))
+        return Column(name, "category", indicator=gaps, categories=(*found, *((_other_than(found),) if gaps else ())))
     known = values[~np.isnan(values)]
     with np.errstate(over="ignore", invalid="ignore"):
         mean, deviation = (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
@@ -107,6 +108,14 @@ def fit(name: str, values: Values, most_categories: int, gaps: bool = False) -> 
     if len(known) and deviation <= 1e-12 * abs(mean):  # the same in every row, but for the rounding of the sums
         mean, deviation = float(known[0]), 1.0
     return Column(name, "number", mean, deviation, gaps)
+
+
+def _other_than(words: Sequence[str]) -> str:
+    """Return the name of the category of missing values, which is no word of the column."""
+    name = MISSING
+    while name in words:
+        name = f"({name})"
+    return name
 
 
 def missing_in(values: Values) -> np.ndarray:
