@@ -136,6 +136,14 @@ def test_quoted_values_may_hold_line_breaks_in_a_file_of_any_size(tmp_path):
     assert data.columns[1].categories[2] == f"first line\n{'x' * 50},\n2"
 
 
+@pytest.mark.parametrize(("word", "kind"), [("", "numbers; bin"), ("w", "words; group")])
+def test_more_than_a_thousand_classes_are_refused(tmp_path, word, kind):
+    rows = "".join(f"{i % 7},{word}{i}\n" for i in range(1001))
+    told, do = kind.split("; ")
+    with pytest.raises(UserError, match=rf"1001 different {told}, and a class is made of each; {do} them first"):
+        load(name="csv", path=written(tmp_path / "c.csv", f"a,y\n{rows}"), label="y")
+
+
 def test_constant_columns_and_numbers_that_are_names(tmp_path):
     text = "same,word,code,y\n" + "".join(f"3.3,x,{code},{code % 2}\n" for code in (10, 20, 31))
     data = load(name="csv", path=written(tmp_path / "c.csv", text), label="y", categorical=["code"])
@@ -185,6 +193,7 @@ def test_bad_options_get_a_sentence(tmp_path, monkeypatch):
     for options, words in (
         ({"label": "y"}, "give either path, one file for all, or files"),
         ({"label": "y", "files": ["a.csv"]}, "joined by an id"),
+        ({"label": "y", "path": "a.csv", "id": "y"}, "data: label and id are both 'y'"),
         ({"path": "a.csv", "label": "y", "separator": "§"}, r"data\.separator: it is one ASCII character"),
         ({"path": "a.csv", "label": "y", "separator": ""}, r"data\.separator: it is one ASCII character"),
         ({"path": "a.csv", "label": "y", "separator": '"'}, "and no quote or line break"),

@@ -10,6 +10,9 @@ from torch import Tensor
 from vfl.datasets.encoding import Text, Values, missing_in
 from vfl.errors import UserError
 
+MOST_CLASSES = 1000
+"""More than these are no classes, but a quantity or names."""
+
 
 @dataclass(frozen=True)
 class Holding:
@@ -66,12 +69,18 @@ def classes_of(labels: Values) -> tuple[Tensor, tuple[str, ...]]:
     """Return each row's class, and the classes' names in order: words in that of the alphabet, numbers by size."""
     if isinstance(labels, Text):
         names = sorted(labels.words[code] for code in np.unique(labels.codes))
+        _check_classes(len(names), "words", "group")
         place = {word: number for number, word in enumerate(names)}
         codes = np.array([place.get(word, -1) for word in labels.words])[labels.codes]
         return torch.from_numpy(codes), tuple(names)
     found, codes = np.unique(labels, return_inverse=True)
-    if len(found) > 1000:
-        raise UserError(
-            f"data.label: it holds {len(found)} different numbers, and a class is made of each; bin them first"
-        )
+    _check_classes(len(found), "numbers", "bin")
     return torch.from_numpy(codes.astype(np.int64)), tuple(f"{number:.15g}" for number in found)
+
+
+def _check_classes(count: int, kind: str, do: str) -> None:
+    if count > MOST_CLASSES:
+        raise UserError(
+            f"data.label: it holds {count} different {kind}, and a class is made of each; {do} them first, at most "
+            f"{MOST_CLASSES} are allowed"
+        )

@@ -42,6 +42,8 @@ class TableSet(DataSet):
     def _one_source(self) -> "TableSet":
         if (self.path is None) == (self.files is None):
             raise ValueError("give either path, one file for all, or files, one for each worker")
+        if self.label == self.id:
+            raise ValueError(f"label and id are both {self.label!r}; what is predicted cannot also name the rows")
         if self.files is not None and self.id is None:
             raise ValueError("files of several parties are joined by an id: give id, the column that names a row")
         # A label holder without features, the last worker, has a file and no columns.
