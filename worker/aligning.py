@@ -102,7 +102,7 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
     tables = datasets.build(config.data)
     if not isinstance(tables, TableSet) or tables.id is None:
         raise UserError(f"--data {path}: the config must say how to read it: data.name csv or parquet, and data.id")
-    holding = tables.holding(path, worker, worker == config.federation.holder)
+    holding = tables.holding(path, worker, worker == config.federation.holder, "--data")
     if worker == config.federation.holder and not config.federation.label_holder_features:
         check_alone(config, len(holding.values), f"--data {path}")
     elif not holding.values:

@@ -47,6 +47,18 @@ def test_labels_that_only_another_party_has_are_refused(tmp_path):
         load_data(config_of(tmp_path, BANK, SHOP, label_holder="coordinator"))
 
 
+def test_sentences_name_the_key_that_named_the_file(tmp_path):
+    config = config_of(tmp_path, BANK, SHOP, label_holder=0)
+    (tmp_path / "1.csv").unlink()
+    with pytest.raises(UserError, match=r"^data\.files: there is no file .*1\.csv"):
+        load_data(config)
+    with pytest.raises(UserError, match=r"^--data: there is no file .*1\.csv"):
+        table_size(config, tmp_path / "1.csv", 1)
+    (tmp_path / "1.csv").write_text("who,buys\na\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"^data\.files: .*1\.csv cannot be read as a table"):
+        load_data(config)
+
+
 ALONE = {"label_holder": 2, "label_holder_features": False}
 REGISTRY = "who,good\na,yes\nb,no\nc,yes\n"
 

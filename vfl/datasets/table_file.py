@@ -26,10 +26,10 @@ class Dialect:
 class TableFile:
     """An open table: its header is known, columns are read when they are asked for."""
 
-    def __init__(self, path: Path, dialect: Dialect | None) -> None:
-        """Read the header; without a dialect the file is Parquet."""
-        self.path, self._dialect = path, dialect
-        with _reading(path):
+    def __init__(self, path: Path, dialect: Dialect | None, key: str) -> None:
+        """Read the header; without a dialect the file is Parquet. `key` is what named it, for sentences."""
+        self.path, self._dialect, self._key = path, dialect, key
+        with _reading(path, key):
             self._raw_header = self._read_header()
         self.header = tuple(name.strip() for name in self._raw_header)
         twice = {name for name in self.header if self.header.count(name) > 1}
@@ -44,7 +44,7 @@ class TableFile:
 
     def read(self, names: Sequence[str], as_text: Collection[str]) -> dict[str, Values]:
         """Return columns by name; those of `as_text` are words even where they look like numbers."""
-        with _reading(self.path):
+        with _reading(self.path, self._key):
             table = self._read_table([self._raw_header[self.header.index(name)] for name in names])
             missing = self._dialect.missing if self._dialect else ()
             return {
@@ -117,15 +117,15 @@ def _pyarrow(module: str) -> Any:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path, key: str) -> Iterator[None]:
     """Turn what goes wrong with a file into a sentence."""
     if not path.is_file():
-        raise UserError(f"data.path: {path} is a folder" if path.is_dir() else f"data.path: there is no file {path}")
+        raise UserError(f"{key}: {path} is a folder" if path.is_dir() else f"{key}: there is no file {path}")
     try:
         yield
     except (_pyarrow("lib").ArrowException, OSError, UnicodeDecodeError) as error:
         said = plain(" ".join(str(error).split())[:200])
-        raise UserError(f"data.path: {path} cannot be read as a table: {said}") from None
+        raise UserError(f"{key}: {path} cannot be read as a table: {said}") from None
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -64,15 +64,15 @@ class TableSet(DataSet):
         else:
             assert self.files is not None
             files = [data_path(path) for path in self.files]
-            headers = [self._open(path).header for path in files]
+            headers = [self._open(path, "data.files").header for path in files]
             self._check_categorical({name for header in headers for name in header}, "the files")
             holder = self._holder_among(headers)
             holdings = _joined([self.holding(path, worker, worker == holder) for worker, path in enumerate(files)])
         return self.encode(holdings)
 
-    def holding(self, path: Path, worker: int, with_label: bool) -> Holding:
+    def holding(self, path: Path, worker: int, with_label: bool, key: str = "data.files") -> Holding:
         """Read one worker's own file: its columns, the ids and, of the label holder alone, the labels."""
-        file = self._open(path)
+        file = self._open(path, key)
         if with_label and self.label not in file.header:
             raise UserError(
                 f"data.label: {path} has no column {self.label!r}, and worker {worker} is the label holder "
@@ -142,7 +142,7 @@ class TableSet(DataSet):
 
     def _divided(self, path: Path) -> list[Holding]:
         """Read a file with everybody's columns; rows stay in its order."""
-        file = self._open(path)
+        file = self._open(path, "data.path")
         file.need([self.label], "data.label")
         self._check_categorical(file.header, str(path))
         others = [name for name in file.header if name not in (self.label, self.id)]
@@ -178,7 +178,7 @@ class TableSet(DataSet):
             check_ids(holding.ids, str(file.path))
         return holding
 
-    def _open(self, path: Path) -> TableFile:
+    def _open(self, path: Path, key: str) -> TableFile:
         raise NotImplementedError
 
 
@@ -198,16 +198,16 @@ class Csv(TableSet):
             raise ValueError("it is one ASCII character, such as ; or a tab, and no quote or line break")
         return separator
 
-    def _open(self, path: Path) -> TableFile:
-        return TableFile(path, Dialect(self.separator, self.missing_values))
+    def _open(self, path: Path, key: str) -> TableFile:
+        return TableFile(path, Dialect(self.separator, self.missing_values), key)
 
 
 @datasets.register("parquet")
 class Parquet(TableSet):
-    """The same in Parquet files."""
+    """A table in Parquet files whose columns belong to workers by name."""
 
-    def _open(self, path: Path) -> TableFile:
-        return TableFile(path, None)
+    def _open(self, path: Path, key: str) -> TableFile:
+        return TableFile(path, None, key)
 
 
 def _ids(values: Values, path: Path) -> tuple[str, ...]:
