@@ -75,6 +75,15 @@ def test_parquet_reads_the_same_as_csv(tmp_path):
         load(name="parquet", path=str(tmp_path / "dates.parquet"), label="income", id="person")
 
 
+def test_whole_numbers_that_would_lose_digits_are_refused_with_their_column(tmp_path):
+    table = pa.table({"account": pa.array([2**60 + 1, 2**60 + 2]), "y": [0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    section = {"name": "parquet", "path": str(tmp_path / "a.parquet"), "label": "y"}
+    with pytest.raises(UserError, match=r"column 'account' of .*a\.parquet has whole numbers beyond 2\^53"):
+        load(**section)
+    assert load(**section, categorical=["account"]).columns[0].categories == (str(2**60 + 1), str(2**60 + 2))
+
+
 def test_columns_belong_to_workers_by_name(tmp_path):
     path = written(tmp_path / "people.csv", PEOPLE)
     tree = {
@@ -168,6 +177,12 @@ def test_constant_columns_and_numbers_that_are_names(tmp_path):
         (PEOPLE.replace(">50K", ""), {}, "2 rows of .* have no label"),
         (PEOPLE.replace("4.5", "inf"), {}, "column 'Größe' of .* has infinite values"),
         (PEOPLE.replace("farbe", "Größe"), {}, "more than one column called 'Größe'"),
+        ("1,rot,rot,2,0\n" + PEOPLE, {}, r"seems to have no header line: its first one holds '1', 'rot', 'rot'"),
+        (
+            "1,rot,blau,2,0\n" + PEOPLE,
+            {},
+            r"data\.label: .* has no column 'income'; .* \(has the file no header line\?\)",
+        ),
         (PEOPLE + "011,3\n", {}, "cannot be read as a table: .*[Ee]xpected 5 columns, got 2"),
         ("person,income\n1,2\n", {}, "has no columns besides"),
         ("", {}, "cannot be read as a table"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from vfl.datasets.encoding import Text, Values
+from vfl.datasets.wording import is_number
 from vfl.errors import UserError
 from vfl.limits import plain
 
@@ -34,13 +35,26 @@ class TableFile:
         self.header = tuple(name.strip() for name in self._raw_header)
         twice = {name for name in self.header if self.header.count(name) > 1}
         if twice:
-            raise UserError(f"data: {path} has more than one column called {_listed(sorted(twice))}; rename them")
+            if self._headless():
+                raise UserError(
+                    f"data: {path} seems to have no header line: its first one holds {_listed(self.header)}; "
+                    f"put a line with the columns' names before it"
+                )
+            raise UserError(
+                f"data: {path} has more than one column called {_listed(sorted(twice))}; "
+                f"rename them, or add the header line if it has none"
+            )
+
+    def _headless(self) -> bool:
+        """Tell whether the first line of a CSV file looks like one of values."""
+        return self._dialect is not None and any(map(is_number, self.header))
 
     def need(self, names: Collection[str], key: str) -> None:
         """Say which of these columns the file has not."""
         lacking = [name for name in names if name not in self.header]
         if lacking:
-            raise UserError(f"{key}: {self.path} has no column {_listed(lacking)}; it has {_listed(self.header)}")
+            hint = " (has the file no header line?)" if self._headless() else ""
+            raise UserError(f"{key}: {self.path} has no column {_listed(lacking)}; it has {_listed(self.header)}{hint}")
 
     def read(self, names: Sequence[str], as_text: Collection[str]) -> dict[str, Values]:
         """Return columns by name; those of `as_text` are words even where they look like numbers."""
@@ -95,7 +109,13 @@ def _values(column: Any, as_text: bool, missing: Collection[str], what: str) -> 
     if types.is_boolean(column.type) or (number and as_text):
         return _words(compute.cast(column, arrow.string()))
     if number or types.is_null(column.type):
-        return _numbers(compute.cast(column, arrow.float64()))
+        try:
+            return _numbers(compute.cast(column, arrow.float64()))
+        except arrow.ArrowInvalid:
+            raise UserError(
+                f"data: {what} has whole numbers beyond 2^53, which would lose digits; name it in data.categorical "
+                f"or data.id if they are names, divide them, or leave it out of data.columns"
+            ) from None
     raise UserError(f"data: {what} is of the type {column.type}, expected numbers or text; convert it or leave it out")
 
 
