@@ -70,7 +70,8 @@ class AlignmentServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Place(self, request, context):
-        """It then says how many features its columns make and, when all have, hears which of the whole sample's they are.
+        """It then says how many features its columns make and, when all have, hears which of the whole sample's they are. A
+        label holder without features, the last worker, says 0 and hears 0 to 0.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

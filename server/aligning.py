@@ -76,13 +76,17 @@ class AlignmentService(alignment_pb2_grpc.AlignmentServicer):
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
         widths = [self._features[number] for number in range(self._workers)]
-        start = sum(widths[:worker])
+        # none at all have their place at the beginning
+        start = sum(widths[:worker]) if request.features else 0
         return Slice(sample_shape=[sum(widths)], start=[start], stop=[start + request.features])
 
     def _put(self, worker: int, features: int) -> None:
-        if not 0 < features <= FEATURES:
+        # The last worker may be a label holder without features; whether it is, its joining tells.
+        least = 0 if worker == self._workers - 1 > 0 else 1
+        if not least <= features <= FEATURES:
             raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} has {features} features, expected 1 to {FEATURES}"
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"worker {worker} has {features} features, expected {least} to {FEATURES}",
             )
         if self._features.setdefault(worker, features) != features:
             raise RefusedError(

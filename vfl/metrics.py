@@ -42,7 +42,9 @@ def ssim(x: Tensor, truth: Tensor) -> Tensor:
 
 
 def r2(x: Tensor, truth: Tensor) -> Tensor:
-    """Return each column's coefficient of determination, NaN for a column that is the same in every row."""
+    """Return each column's coefficient of determination, NaN for one that is the same in every row, or of no row."""
+    if not len(truth):
+        return torch.full(truth.shape[1:], torch.nan)
     residual = (x - truth).square().sum(0)
     total = (truth - truth.mean(0)).square().sum(0)
     return torch.where(_span(truth) > 0, 1 - residual / total, torch.nan)

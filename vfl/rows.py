@@ -90,5 +90,5 @@ def _class(data: Data, label: int) -> str | None:
 
 
 def _plain(value: float | str | None) -> str:
-    """Write a value for a person: numbers to float32's seven digits."""
-    return "" if value is None else value if isinstance(value, str) else f"{value:.7g}"
+    """Write a value for a person: a number with all the digits that it has, a whole one without a point."""
+    return "" if value is None else value if isinstance(value, str) else repr(value).removesuffix(".0")

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-FILES = ("report.html", "recovered.png", "photograph_*.png", "summary.json")
+FILES = ("report.html", "recovered.png", "photograph_*.png", "rows.csv", "summary.json")
 """What people want to open, in a run's folder."""
 
 

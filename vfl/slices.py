@@ -14,13 +14,20 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vfl.config import RunConfig
-from vfl.datasets import Data, Facts, datasets
+from vfl.datasets import Data, DataSet, Facts, datasets
+from vfl.datasets.checking import check_data, check_facts_of
 from vfl.errors import UserError
 from vfl.files import make_private
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
 from vfl.results import write_atomically
 from vfl.shares import even_runs, sample_runs
+
+NONE = (
+    "give it some, or, if it has the labels alone, make it the last worker and the label holder, and set "
+    "federation.label_holder_features to false"
+)
+"""What to do about a worker without columns."""
 
 LABELS = "labels.safetensors"
 """The file with what the coordinator holds, if it holds the labels."""
@@ -114,16 +121,23 @@ def _bounds(value: Any) -> Shape:
 
 def load_data(config: RunConfig) -> Data:
     """Load the whole data set that a config names."""
-    plugin = datasets.build(config.data)
+    plugin = _plugin(config)
     with datasets.guard(config.data.name, plugin, "load"):
-        return plugin.load()
+        return check_data(plugin.load(), config.data.name)
 
 
 def data_facts(config: RunConfig) -> Facts:
     """Return what the data set that a config names is, loading no more of it than that takes."""
-    plugin = datasets.build(config.data)
+    plugin = _plugin(config)
+    if type(plugin).facts is DataSet.facts:
+        return Facts.of(load_data(config))
     with datasets.guard(config.data.name, plugin, "facts"):
-        return plugin.facts()
+        return check_facts_of(plugin.facts(), config.data.name)
+
+
+def _plugin(config: RunConfig) -> DataSet:
+    federation = config.federation
+    return datasets.build(config.data).with_labels_at(None if federation.labels_at_coordinator else federation.holder)
 
 
 def check_facts(config: RunConfig, facts: Facts) -> None:
@@ -149,10 +163,25 @@ def boxes_of(data: Data | Facts, config: RunConfig) -> list[Box]:
         return column_boxes(widths, partition((len(widths),), workers, slices))
     if slices is not None:
         raise UserError("federation.slices: the data set says already which columns each worker holds")
-    if len(data.groups) != workers:
-        raise UserError(f"federation.workers: {workers}, but data has columns for {len(data.groups)} workers")
-    edges = pairwise(accumulate(data.groups, initial=0))
+    groups = data.groups
+    if not config.federation.label_holder_features and len(groups) == workers + 1:
+        check_alone(config, groups[-1], "data")
+        groups = groups[:-1]
+    if len(groups) != workers:
+        raise UserError(f"federation.workers: {workers}, but data has columns for {len(groups)} workers")
+    if 0 in groups:
+        raise UserError(f"data: worker {groups.index(0)} has no columns; {NONE}")
+    edges = pairwise(accumulate(groups, initial=0))
     return column_boxes(widths, partition((len(widths),), workers, [f"{first}:{last}" for first, last in edges]))
+
+
+def check_alone(config: RunConfig, columns: int, source: str) -> None:
+    """Refuse columns at a label holder that is said to have none."""
+    if columns:
+        raise UserError(
+            f"{source}: the label holder, worker {config.federation.holder}, has {columns} columns, and "
+            f"federation.label_holder_features is false: set it to true, or leave the columns out"
+        )
 
 
 def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from vfl.errors import RunFailedError, UserError
 from vfl.limits import PRIVATE_BYTES
 from vfl.network import PROTOCOL_VERSION, reach, sentence
 from vfl.partition import Box
-from vfl.slices import WorkerData, load_data, slice_for
+from vfl.slices import NONE, WorkerData, check_alone, load_data, slice_for
 from vfl.tls import COORDINATOR
 from worker.intersecting import intersect, load_library
 from worker.keys import read_key
@@ -94,7 +93,7 @@ def table_size(config: RunConfig, path: Path, worker: int) -> tuple[int, int]:
 
 
 def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding]:
-    """Read a worker's columns; the labels are the label holder's alone."""
+    """Read a worker's columns and, if it is the label holder, the labels."""
     if config.federation.horizontal:
         raise UserError(
             f"--data {path}: tables are joined by id in a vertical federation; in a horizontal one nothing is joined: "
@@ -103,11 +102,11 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
     tables = datasets.build(config.data)
     if not isinstance(tables, TableSet) or tables.id is None:
         raise UserError(f"--data {path}: the config must say how to read it: data.name csv or parquet, and data.id")
-    holding = tables.holding(path, worker)
-    if worker != config.federation.holder:
-        return tables, replace(holding, label=None)
-    if holding.label is None:
-        raise UserError(f"data.label: {path} has no column {tables.label!r}, and worker {worker} is the label holder")
+    holding = tables.holding(path, worker, worker == config.federation.holder, "--data")
+    if worker == config.federation.holder and not config.federation.label_holder_features:
+        check_alone(config, len(holding.values), f"--data {path}")
+    elif not holding.values:
+        raise UserError(f"--data {path}: it has no columns besides {tables.label!r} and {tables.id!r}; {NONE}")
     return tables, holding
 
 

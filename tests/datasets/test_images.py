@@ -57,6 +57,55 @@ def test_train_and_test_folders(folder):
     assert data.x.shape == data.x_test.shape == (2, 3, 4, 4)
 
 
+RAMP = np.linspace(0, 1, 64).reshape(8, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels"),
+    [
+        ("deep.png", np.rint(RAMP * 65535).astype(np.uint16)),
+        ("deep.tif", np.rint(RAMP * 65535).astype(np.uint16)),
+        ("big_endian.tif", np.rint(RAMP * 65535).astype(">u2")),
+        ("deep.pgm", np.rint(RAMP * 65535).astype(np.uint16)),
+        ("floating.tif", RAMP.astype(np.float32)),
+    ],
+)
+def test_deep_pictures_keep_their_greys(folder, name, pixels):
+    (folder / "apples" / "0.jpg").unlink()
+    Image.fromarray(pixels).save(folder / "apples" / f"0_{name}")
+    for colour in (True, False):
+        found = load(path=str(folder), size=8, samples=1, colour=colour)
+        assert found.ids == (f"apples/0_{name}",)
+        assert torch.allclose(found.x[0, -1], torch.tensor(RAMP, dtype=torch.float32), atol=0.5 / 255 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "words"),
+    [
+        (np.arange(64, dtype=np.int32).reshape(8, 8) * 1000, "whole numbers of 32 bits as pixels"),
+        (RAMP.astype(np.float32) * 300, "has pixels from 0 to 300; floating-point pixels are read from 0, black"),
+        (np.full((8, 8), np.nan, dtype=np.float32), "has pixels from nan to nan"),
+    ],
+)
+def test_pictures_whose_white_is_unknown_get_a_sentence(folder, pixels, words):
+    Image.fromarray(pixels).save(folder / "apples" / "00.tif")
+    with pytest.raises(UserError, match=rf"apples/00\.tif.* {words}"):
+        load(path=str(folder), size=8)
+
+
+@pytest.mark.parametrize("size", [0, -3, 5000, [8, 0], [100_000, 8]])
+def test_a_size_that_no_sample_has_gets_a_sentence(folder, size):
+    with pytest.raises(UserError, match=r"^data\.size: a side has 1 to 4096 pixels \(got "):
+        load(path=str(folder), size=size)
+
+
+def test_sentences_show_no_control_characters_of_a_files_name(folder):
+    (folder / "apples" / "\x1b[31m.png").write_text("hello")
+    with pytest.raises(UserError, match=r"apples/ \[31m\.png cannot be read") as caught:
+        load(path=str(folder))
+    assert "\x1b" not in str(caught.value)
+
+
 def test_broken_pictures_and_folders_get_a_sentence(folder, tmp_path):
     whole = (folder / "apples" / "1.png").read_bytes()
     (folder / "apples" / "1.png").write_bytes(whole[: len(whole) // 2])

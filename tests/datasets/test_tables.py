@@ -75,6 +75,15 @@ def test_parquet_reads_the_same_as_csv(tmp_path):
         load(name="parquet", path=str(tmp_path / "dates.parquet"), label="income", id="person")
 
 
+def test_whole_numbers_that_would_lose_digits_are_refused_with_their_column(tmp_path):
+    table = pa.table({"account": pa.array([2**60 + 1, 2**60 + 2]), "y": [0, 1]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    section = {"name": "parquet", "path": str(tmp_path / "a.parquet"), "label": "y"}
+    with pytest.raises(UserError, match=r"column 'account' of .*a\.parquet has whole numbers beyond 2\^53"):
+        load(**section)
+    assert load(**section, categorical=["account"]).columns[0].categories == (str(2**60 + 1), str(2**60 + 2))
+
+
 def test_columns_belong_to_workers_by_name(tmp_path):
     path = written(tmp_path / "people.csv", PEOPLE)
     tree = {
@@ -111,11 +120,37 @@ def test_missing_values_are_refused_marked_or_dropped(tmp_path):
     assert people(tmp_path, HOLES, missing="drop").ids == ("007", "009")
 
 
+def test_values_that_are_missing_in_test_rows_alone_are_marked_too(tmp_path):
+    text = PEOPLE.replace("4.5", "").replace("blau", "?")
+    data = people(tmp_path, text, missing="indicator", test_samples=1)
+    size, colour, _ = data.columns
+    assert data.x[:, 1].tolist() == [0.0, 0.0, 0.0]
+    assert data.x_test[0, :2].tolist() == [0.0, 1.0]
+    assert size.decode(data.x_test[:, :2]) == [None]
+    assert colour.decode(data.x_test[:, 2:5]) == ["(missing)"]
+    assert data.x_test.isfinite().all()
+
+
 def test_a_word_far_down_makes_the_whole_column_words(tmp_path):
     rows = "".join(f"{i % 50},{i % 2}\n" for i in range(300_000))
     data = load(name="csv", path=written(tmp_path / "long.csv", f"a,y\n{rows}many,1\n"), label="y")
     assert data.columns[0].kind == "category"
     assert len(data.columns[0].categories) == 51
+
+
+def test_quoted_values_may_hold_line_breaks_in_a_file_of_any_size(tmp_path):
+    rows = "".join(f'"{i}","first line\n{"x" * 50},\n{i % 3}",{i % 2}\n' for i in range(40_000))  # some blocks
+    data = load(name="csv", path=written(tmp_path / "long.csv", f"a,note,y\n{rows}"), label="y")
+    assert data.x.shape == (40_000, 4)
+    assert data.columns[1].categories[2] == f"first line\n{'x' * 50},\n2"
+
+
+@pytest.mark.parametrize(("word", "kind"), [("", "numbers; bin"), ("w", "words; group")])
+def test_more_than_a_thousand_classes_are_refused(tmp_path, word, kind):
+    rows = "".join(f"{i % 7},{word}{i}\n" for i in range(1001))
+    told, do = kind.split("; ")
+    with pytest.raises(UserError, match=rf"1001 different {told}, and a class is made of each; {do} them first"):
+        load(name="csv", path=written(tmp_path / "c.csv", f"a,y\n{rows}"), label="y")
 
 
 def test_constant_columns_and_numbers_that_are_names(tmp_path):
@@ -136,11 +171,18 @@ def test_constant_columns_and_numbers_that_are_names(tmp_path):
         (PEOPLE, {"columns": [["farbe"], ["ages"]]}, r"data\.columns: .* has no column 'ages'"),
         (PEOPLE, {"columns": [["farbe"], ["farbe"]]}, "'farbe' is held by more than one worker"),
         (PEOPLE, {"columns": [["farbe", "income"]]}, "'income' is the label or the id"),
+        (PEOPLE, {"categorical": ["ages"]}, r"data\.categorical: there is no column 'ages' in .*people\.csv"),
         (PEOPLE, {"most_categories": 2}, "column 'farbe' holds 3 different words"),
         (PEOPLE, {"samples": 5}, "5 rows to train with and 0 to test are asked for, the table has 4"),
         (PEOPLE.replace(">50K", ""), {}, "2 rows of .* have no label"),
         (PEOPLE.replace("4.5", "inf"), {}, "column 'Größe' of .* has infinite values"),
         (PEOPLE.replace("farbe", "Größe"), {}, "more than one column called 'Größe'"),
+        ("1,rot,rot,2,0\n" + PEOPLE, {}, r"seems to have no header line: its first one holds '1', 'rot', 'rot'"),
+        (
+            "1,rot,blau,2,0\n" + PEOPLE,
+            {},
+            r"data\.label: .* has no column 'income'; .* \(has the file no header line\?\)",
+        ),
         (PEOPLE + "011,3\n", {}, "cannot be read as a table: .*[Ee]xpected 5 columns, got 2"),
         ("person,income\n1,2\n", {}, "has no columns besides"),
         ("", {}, "cannot be read as a table"),
@@ -151,11 +193,25 @@ def test_bad_tables_get_a_sentence(tmp_path, text, options, words):
         people(tmp_path, text, **options)
 
 
+def test_sentences_show_no_control_characters_of_a_file(tmp_path):
+    with pytest.raises(UserError, match="cannot be read as a table") as caught:
+        people(tmp_path, PEOPLE + "011,\x1b[31m\n")
+    assert str(caught.value).isprintable()
+    x, names = np.eye(2), np.array(["a", "b\x1b[31m"])
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(2), feature_names=names)
+    with pytest.raises(UserError, match=r"there is no column 'c'; the columns are a, b \[31m"):
+        load(name="npz", path=str(tmp_path / "t.npz"), columns=[["c"]])
+
+
 def test_bad_options_get_a_sentence(tmp_path, monkeypatch):
     monkeypatch.delenv("CAFE_DATA", raising=False)
     for options, words in (
         ({"label": "y"}, "give either path, one file for all, or files"),
         ({"label": "y", "files": ["a.csv"]}, "joined by an id"),
+        ({"label": "y", "path": "a.csv", "id": "y"}, "data: label and id are both 'y'"),
+        ({"path": "a.csv", "label": "y", "separator": "§"}, r"data\.separator: it is one ASCII character"),
+        ({"path": "a.csv", "label": "y", "separator": ""}, r"data\.separator: it is one ASCII character"),
+        ({"path": "a.csv", "label": "y", "separator": '"'}, "and no quote or line break"),
         ({"path": "nowhere.csv", "label": "y"}, "there is no file nowhere.csv"),
     ):
         with pytest.raises(UserError, match=words):
@@ -173,14 +229,16 @@ def test_files_of_several_parties_are_joined_by_id(tmp_path):
     debt, buys = data.columns[0].decode(data.x[:, :1]), data.columns[1].decode(data.x[:, 1:])
     truth = {"a": (1, 10, 1), "b": (2, 20, 0), "c": (3, 30, 1), "d": (4, 40, 0)}
     assert list(zip(debt, buys, data.y.tolist(), strict=True)) == [truth[who] for who in data.ids]
-    lonely = written(tmp_path / "lonely.csv", "who,good\nq,1\n")
+    lonely = written(tmp_path / "lonely.csv", "who\nq\n")
     with pytest.raises(UserError, match="no id is in all of"):
         load(name="csv", files=[bank, written(tmp_path / "other.csv", "who,w,good\nq,1,1\n")], label="good", id="who")
+    with pytest.raises(UserError, match=r"data\.categorical: there is no column 'debts' in the files"):
+        load(name="csv", files=[bank, shop], label="good", id="who", categorical=["buys", "debts"])
     columns = {"columns": [["debt"]], "path": bank, "label": "good", "id": "who"}
     with pytest.raises(UserError, match=r"data\.columns: lists the columns of 1 workers, none of worker 1"):
-        datasets.build(PluginSection(name="csv", **columns)).holding(tmp_path / "shop.csv", 1)
+        datasets.build(PluginSection(name="csv", **columns)).holding(tmp_path / "shop.csv", 1, False)
     with pytest.raises(UserError, match="has no columns besides"):
-        load(name="csv", files=[bank, lonely], label="good", id="who")
+        load(name="csv", files=[shop, lonely], label="good", id="who")
 
 
 def test_npz_tables_have_columns_by_name_too(tmp_path):

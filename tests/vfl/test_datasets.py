@@ -73,6 +73,8 @@ def test_npz_table_with_x_and_y_and_ids(tmp_path, monkeypatch):
     assert data.kind == "table"
     assert data.classes == 3
     assert data.ids[:2] == ("p0", "p1")
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(20) % 3, feature_names=np.array([b"a", b"b", b"c", b"d"]))
+    assert [column.name for column in load(name="npz", path="t.npz").columns] == ["a", "b", "c", "d"]
 
 
 class Boom:
@@ -101,6 +103,17 @@ def test_npz_never_runs_pickles(tmp_path, capsys):
         ({"x": np.array([[np.nan], [1.0]]), "y": np.arange(2)}, "missing or infinite values"),
         ({"x": np.eye(3), "y": np.arange(3), "x_test": np.eye(4), "y_test": np.arange(4)}, "of another shape"),
         ({"x": np.eye(3), "y": np.arange(3), "x_test": np.eye(3), "y_test": np.arange(4)}, "3 samples and 4 labels"),
+        ({"x": np.eye(3), "y": np.arange(3), "feature_names": np.array(["a", "b"])}, "3 columns and 2 feature_names"),
+        ({"x": np.eye(3), "y": np.arange(3), "feature_names": np.array(list("abcd"))}, "3 columns and 4 feature_names"),
+        ({"x": np.eye(3), "y": np.arange(3), "feature_names": np.array([list("abc")])}, "must be a row of words"),
+        ({"x": np.eye(3), "y": np.arange(3), "feature_names": np.array("abc")}, "must be a row of words"),
+        ({"x": np.eye(3), "y": np.arange(3), "feature_names": np.array(list("aba"))}, r"more than once \('a' for one"),
+        ({"x": np.eye(3), "y": np.arange(3), "ids": np.arange(2)}, "3 samples and 2 ids; it must have one for each"),
+        ({"x": np.eye(3), "y": np.arange(3), "ids": np.arange(4)}, "3 samples and 4 ids"),
+        ({"x": np.eye(3), "y": np.arange(3), "ids": np.array("p")}, r"ids in .* must be a row of words .* shape \(\)"),
+        ({"x": np.eye(3), "y": np.arange(3), "ids": np.ones((3, 1), int)}, "ids in .* must be a row of words"),
+        ({"x": np.eye(3), "y": np.arange(3), "ids": np.array([7, 8, 7])}, r"1 names more than once \('7' for one\)"),
+        ({"x": np.zeros((3, 4, 4)), "y": np.arange(3), "ids": np.arange(2)}, "3 samples and 2 ids"),
     ],
 )
 def test_bad_npz_files_get_a_sentence(tmp_path, arrays, words):

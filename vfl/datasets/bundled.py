@@ -46,7 +46,7 @@ class Photos(DataSet):
 
 @datasets.register("digits")
 class Digits(DataSet):
-    """Scikit-learn's 8x8 handwritten digits: 1,500 to train with, 297 to test."""
+    """Scikit-learn's 8x8 handwritten digits (Alpaydin and Kaynak 1998): 1,500 to train with, 297 to test."""
 
     def load(self) -> Data:
         """Return the digits in their own order."""
@@ -57,7 +57,7 @@ class Digits(DataSet):
 
 @datasets.register("breast_cancer")
 class BreastCancer(DataSet):
-    """Scikit-learn's medical table of 30 columns, standardised: 469 rows to train with, 100 to test."""
+    """Scikit-learn's medical table of 30 columns (Street et al. 1993), scaled: 469 rows to train with, 100 to test."""
 
     def load(self) -> Data:
         """Return the rows in their own order."""
@@ -67,7 +67,7 @@ class BreastCancer(DataSet):
         y = torch.tensor(source.target, dtype=torch.int64)
         names = tuple(map(str, source.feature_names))
         columns = tuple(fit(name, own, 1) for name, own in zip(names, source.data[:469].T, strict=True))
-        train, test = (encode_all(columns, list(rows.T)) for rows in (source.data[:469], source.data[469:]))
+        train, test = (encode_all(columns, list(rows.T), len(rows)) for rows in (source.data[:469], source.data[469:]))
         data = self._data("table", (train, y[:469]), (test, y[469:]))
         return replace(data, columns=columns, label="diagnosis", class_names=tuple(map(str, source.target_names)))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from vfl.errors import UserError
 
 MISSING = "(missing)"
-"""The category of what is not there, where the config lets values be missing."""
+"""The category of what is not there, where the config lets values be missing and no word is the same."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,9 @@ class Text:
         return Text(self.codes[rows], self.words)
 
 
+LARGEST = float(np.finfo(np.float32).max)
+"""What a feature can be at most."""
+
 Values = np.ndarray | Text
 """A column as it was read: numbers with NaN where they are missing, or words."""
 
@@ -42,7 +45,7 @@ class Column:
     mean: float = 0.0
     deviation: float = 1.0
     indicator: bool = False
-    """Numbers: whether a second feature says which are missing."""
+    """Whether a feature says which are missing: a number's second, a category's last."""
     categories: tuple[str, ...] = ()
 
     @property
@@ -53,11 +56,20 @@ class Column:
     def encode(self, values: Values) -> Tensor:
         """Return the features (rows, width); a category that was not there when fitted is all zeros."""
         if isinstance(values, Text):
-            place = {word: number for number, word in enumerate(self.categories)}
+            words = self.categories[:-1] if self.indicator else self.categories
+            place = {word: number for number, word in enumerate(words)}
+            gone = len(words) if self.indicator else -1
             # A code of -1 picks the last entry.
-            places = np.array([place.get(word, -1) for word in (*values.words, MISSING)])[values.codes]
+            places = np.array([*(place.get(word, -1) for word in values.words), gone])[values.codes]
             return torch.from_numpy(places[:, None] == np.arange(self.width)).float()
-        scaled = torch.from_numpy((values - self.mean) / self.deviation)
+        with np.errstate(over="ignore"):  # numbers that are too large get a sentence instead
+            scaled = torch.from_numpy((values - self.mean) / self.deviation)
+        if bool((scaled.abs() > LARGEST).any()):
+            raise UserError(
+                f"data: column {self.name!r} has the value {values[scaled.abs().nan_to_num(0.0).argmax()]:g}, which is "
+                f"so far from the training rows' mean, {self.mean:g}, that no feature holds it; correct it or leave "
+                f"the row out"
+            )
         if not self.indicator:
             return scaled.float()[:, None]
         missing = scaled.isnan()
@@ -74,8 +86,9 @@ class Column:
         return [None if lost else round(number, digits) + 0.0 for number, lost in zip(numbers, gone, strict=True)]
 
 
-def fit(name: str, values: Values, most_categories: int) -> Column:
-    """Learn a column's scale or categories from the training rows."""
+def fit(name: str, values: Values, most_categories: int, gaps: bool = False) -> Column:
+    """Learn a column's scale or categories from the training rows; `gaps`: values may be missing in other rows."""
+    gaps = gaps or bool(missing_in(values).any())
     if isinstance(values, Text):
         found = sorted(values.words[code] for code in np.unique(values.codes) if code >= 0)
         if len(found) > most_categories:
@@ -83,18 +96,37 @@ def fit(name: str, values: Values, most_categories: int) -> Column:
                 f"data: column {name!r} holds {len(found)} different words, more than data.most_categories "
                 f"({most_categories}); leave it out of data.columns, or allow more"
             )
-        gone = (MISSING,) if (values.codes < 0).any() else ()
-        return Column(name, "category", categories=(*found, *gone))
+        return Column(name, "category", indicator=gaps, categories=(*found, *((_other_than(found),) if gaps else ())))
     known = values[~np.isnan(values)]
-    mean, deviation = (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = (float(known.mean()), float(known.std())) if len(known) else (0.0, 1.0)
+    if not (math.isfinite(mean) and math.isfinite(deviation)):
+        raise UserError(
+            f"data: column {name!r} has values up to {np.abs(known).max():g}, too large for a mean and a deviation; "
+            f"divide them first, or leave it out of data.columns"
+        )
     if len(known) and deviation <= 1e-12 * abs(mean):  # the same in every row, but for the rounding of the sums
         mean, deviation = float(known[0]), 1.0
-    return Column(name, "number", mean, deviation, len(known) < len(values))
+    return Column(name, "number", mean, deviation, gaps)
 
 
-def encode_all(columns: Sequence[Column], values: Sequence[Values]) -> Tensor:
+def _other_than(words: Sequence[str]) -> str:
+    """Return the name of the category of missing values, which is no word of the column."""
+    name = MISSING
+    while name in words:
+        name = f"({name})"
+    return name
+
+
+def missing_in(values: Values) -> np.ndarray:
+    """Tell for each row whether its value is missing."""
+    return values.codes < 0 if isinstance(values, Text) else np.isnan(values)
+
+
+def encode_all(columns: Sequence[Column], values: Sequence[Values], rows: int) -> Tensor:
     """Return the features of all columns side by side (rows, features)."""
-    return torch.cat([column.encode(own) for column, own in zip(columns, values, strict=True)], dim=1)
+    features = [column.encode(own) for column, own in zip(columns, values, strict=True)]
+    return torch.cat(features, dim=1) if features else torch.zeros(rows, 0)
 
 
 def as_words(values: Values) -> Text:

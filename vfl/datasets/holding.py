@@ -7,8 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.datasets.encoding import Text, Values
+from vfl.datasets.encoding import Text, Values, missing_in
 from vfl.errors import UserError
+
+MOST_CLASSES = 1000
+"""More than these are no classes, but a quantity or names."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Holding:
     label: Values | None
 
     def __len__(self) -> int:
-        return len(next(iter(self.values.values())))
+        return len(next((own for own in (self.ids, self.label, *self.values.values()) if own is not None), ()))
 
     def only(self, names: Sequence[str]) -> "Holding":
         """Return some of the columns."""
@@ -41,10 +44,10 @@ class Holding:
         for name, own in self.values.items():
             if not isinstance(own, Text) and np.isinf(own).any():
                 raise UserError(f"data: column {name!r} of {self.source} has infinite values; correct them first")
-        gone = {name: _missing(own) for name, own in self.values.items()}
-        if self.label is not None and policy != "drop" and _missing(self.label).any():
+        gone = {name: missing_in(own) for name, own in self.values.items()}
+        if self.label is not None and policy != "drop" and missing_in(self.label).any():
             raise UserError(
-                f"data.label: {int(_missing(self.label).sum())} rows of {self.source} have no label; "
+                f"data.label: {int(missing_in(self.label).sum())} rows of {self.source} have no label; "
                 f"set data.missing to drop to leave them out"
             )
         if policy == "refuse" and any(mask.any() for mask in gone.values()):
@@ -54,7 +57,7 @@ class Holding:
                 f"features of their own) or drop (such rows are left out)"
             )
         if policy == "drop":
-            masks = [*gone.values(), *([] if self.label is None else [_missing(self.label)])]
+            masks = [*gone.values(), *([] if self.label is None else [missing_in(self.label)])]
             kept = np.flatnonzero(~np.logical_or.reduce(masks))
             if not len(kept):
                 raise UserError(f"data.missing: every row of {self.source} lacks some value, so none is left")
@@ -66,16 +69,18 @@ def classes_of(labels: Values) -> tuple[Tensor, tuple[str, ...]]:
     """Return each row's class, and the classes' names in order: words in that of the alphabet, numbers by size."""
     if isinstance(labels, Text):
         names = sorted(labels.words[code] for code in np.unique(labels.codes))
+        _check_classes(len(names), "words", "group")
         place = {word: number for number, word in enumerate(names)}
         codes = np.array([place.get(word, -1) for word in labels.words])[labels.codes]
         return torch.from_numpy(codes), tuple(names)
     found, codes = np.unique(labels, return_inverse=True)
-    if len(found) > 1000:
-        raise UserError(
-            f"data.label: it holds {len(found)} different numbers, and a class is made of each; bin them first"
-        )
+    _check_classes(len(found), "numbers", "bin")
     return torch.from_numpy(codes.astype(np.int64)), tuple(f"{number:.15g}" for number in found)
 
 
-def _missing(values: Values) -> np.ndarray:
-    return values.codes < 0 if isinstance(values, Text) else np.isnan(values)
+def _check_classes(count: int, kind: str, do: str) -> None:
+    if count > MOST_CLASSES:
+        raise UserError(
+            f"data.label: it holds {count} different {kind}, and a class is made of each; {do} them first, at most "
+            f"{MOST_CLASSES} are allowed"
+        )

@@ -2,17 +2,24 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from vfl.datasets import Data, DataSet, data_path, datasets
 from vfl.errors import UserError
+from vfl.limits import plain
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+LARGEST_SIDE = 4096
+"""Pixels of a sample: in colour, 200 MB of memory each."""
 
 
 @datasets.register("images")
@@ -26,6 +33,14 @@ class Images(DataSet):
     )
     colour: bool = Field(True, description="three channels; false: greyscale")
 
+    @field_validator("size")
+    @classmethod
+    def _can_be_held(cls, size: int | tuple[int, int]) -> int | tuple[int, int]:
+        sides = (size,) if isinstance(size, int) else size
+        if not all(1 <= side <= LARGEST_SIDE for side in sides):
+            raise ValueError(f"a side has 1 to {LARGEST_SIDE} pixels")
+        return size
+
     def load(self) -> Data:
         """Read the pictures: classes by the names of their folders, samples taken from all classes in turn."""
         root = data_path(self.path)
@@ -37,7 +52,8 @@ class Images(DataSet):
         if divided and (root / "test").is_dir() and self.test_samples != 0:
             test, tested = self._read(root / "test", self.test_samples)
             if tested != names:
-                raise UserError(f"data.path: {root}/train has the classes {', '.join(names)}, test {', '.join(tested)}")
+                classes, others = (plain(", ".join(own)) for own in (names, tested))
+                raise UserError(f"data.path: {root}/train has the classes {classes}, test {others}")
         data = self._data("image", train[:2], test[:2] if test else None, train[2], len(names))
         return replace(data, label="folder", class_names=names)
 
@@ -60,9 +76,12 @@ class Images(DataSet):
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
         try:
             with Image.open(path) as opened:
-                picture = ImageOps.exif_transpose(opened).convert("RGB" if self.colour else "L")
+                turned = _eight_bits(ImageOps.exif_transpose(opened), opened.format, path)
+                picture = turned.convert("RGB" if self.colour else "L")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise UserError(f"data.path: {path} cannot be read as a picture ({error}); remove or replace it") from None
+            raise UserError(
+                f"data.path: {plain(str(path))} cannot be read as a picture ({plain(str(error))}); remove or replace it"
+            ) from None
         method = Image.Resampling.LANCZOS
         if self.fit == "crop":
             picture = ImageOps.fit(picture, (width, height), method)
@@ -72,8 +91,32 @@ class Images(DataSet):
         return pixels.permute(2, 0, 1).contiguous() if self.colour else pixels[None]
 
 
+def _eight_bits(picture: "Image", kind: str | None, path: Path) -> "Image":
+    """Scale grey pixels of 16 or 32 bits to 8: Pillow's own conversion makes white of everything above 255."""
+    from PIL import Image
+
+    sixteen = picture.mode.startswith("I;16") or (picture.mode == "I" and kind in ("PNG", "PPM"))
+    if not sixteen and picture.mode not in ("I", "F"):
+        return picture
+    shown = plain(str(path))
+    pixels = np.asarray(picture, dtype=np.float64) / (65535 if sixteen else 1)
+    if picture.mode == "I" and not sixteen:
+        raise UserError(
+            f"data.path: {shown} has whole numbers of 32 bits as pixels, and nothing says which is white; "
+            f"save it with 8 or 16 bits"
+        )
+    if not ((pixels >= 0) & (pixels <= 1)).all():
+        raise UserError(
+            f"data.path: {shown} has pixels from {pixels.min():g} to {pixels.max():g}; floating-point pixels are read "
+            f"from 0, black, to 1, white: scale them, or save it with 8 or 16 bits"
+        )
+    return Image.fromarray(np.rint(pixels * 255).astype(np.uint8))
+
+
 def _pictures(folder: Path) -> list[Path]:
     found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
     if not found:
-        raise UserError(f"data.path: {folder} has no pictures ({', '.join(suffix[1:] for suffix in SUFFIXES)})")
+        raise UserError(
+            f"data.path: {plain(str(folder))} has no pictures ({', '.join(suffix[1:] for suffix in SUFFIXES)})"
+        )
     return found

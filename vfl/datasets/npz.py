@@ -1,5 +1,6 @@
 """Any NumPy archive with samples and labels."""
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from vfl.archive import ArchiveError, read_archive, read_shapes
 from vfl.datasets import Data, DataSet, Facts, data_path, datasets
 from vfl.datasets.encoding import Values, as_words, encode_all, fit
 from vfl.errors import UserError
-from vfl.limits import CLASSES
+from vfl.limits import CLASSES, plain
 from vfl.partition import Shape
 
 T = TypeVar("T")
@@ -50,9 +51,11 @@ class Npz(DataSet):
             _check(arrays["x_test"], y_test, path)
             if arrays["x_test"].shape[1:] != x.shape[1:]:
                 raise UserError(f"data.path: {path} has test samples of another shape than its training samples")
-        ids = tuple(map(str, arrays["ids"])) if "ids" in arrays else None
+        ids = _names(arrays["ids"], "ids", len(x), "samples", path) if "ids" in arrays else None
         if x.ndim == 2:
-            return self._table(x, y, (arrays["x_test"], y_test) if y_test is not None else None, arrays, ids)
+            named = arrays.get("feature_names", np.arange(x.shape[1]))
+            header = _names(named, "feature_names", x.shape[1], "columns", path)
+            return self._table(x, y, (arrays["x_test"], y_test) if y_test is not None else None, header, ids)
         if self.columns is not None or self.categorical:
             raise UserError(f"data.columns, data.categorical: {path} holds images, and these are for tables")
         images = _images(x, path)
@@ -76,16 +79,15 @@ class Npz(DataSet):
         x: np.ndarray,
         y: Tensor,
         test: tuple[np.ndarray, Tensor] | None,
-        arrays: dict[str, np.ndarray],
+        header: tuple[str, ...],
         ids: tuple[str, ...] | None,
     ) -> Data:
         """Scale the columns as they are in the training rows that are used."""
-        header = tuple(map(str, arrays.get("feature_names", range(x.shape[1]))))
         names = header if self.columns is None else tuple(name for group in self.columns for name in group)
         for key, wanted in (("data.columns", names), ("data.categorical", self.categorical)):
             lacking = [name for name in wanted if name not in header]
             if lacking:
-                raise UserError(f"{key}: there is no column {lacking[0]!r}; the columns are {', '.join(header)}")
+                raise UserError(f"{key}: there is no column {lacking[0]!r}; the columns are {plain(', '.join(header))}")
         if len(set(names)) < len(names):
             raise UserError(f"data.columns: {max(names, key=names.count)!r} is held by more than one worker")
 
@@ -96,8 +98,8 @@ class Npz(DataSet):
         columns = tuple(
             fit(name, own, self.most_categories) for name, own in zip(names, read(x[: self.samples]), strict=True)
         )
-        held_out = None if test is None else (encode_all(columns, read(test[0])), test[1])
-        data = self._data("table", (encode_all(columns, read(x)), y), held_out, ids)
+        held_out = None if test is None else (encode_all(columns, read(test[0]), len(test[0])), test[1])
+        data = self._data("table", (encode_all(columns, read(x), len(x)), y), held_out, ids)
         groups = None if self.columns is None else tuple(map(len, self.columns))
         return replace(data, columns=columns, groups=groups)
 
@@ -114,7 +116,9 @@ def _read_or_say(path: Path, read: Callable[[], T]) -> T:
             f"data.path: there is no file {path}; give its path, or set CAFE_DATA to the folder that has it"
         ) from None
     except (OSError, ArchiveError) as error:
-        raise UserError(f"data.path: {path} cannot be read as an .npz archive without pickles: {error}") from None
+        raise UserError(
+            f"data.path: {path} cannot be read as an .npz archive without pickles: {plain(str(error))}"
+        ) from None
 
 
 def _check(x: np.ndarray, y: Tensor, path: Path) -> None:
@@ -138,6 +142,24 @@ def _labels(y: np.ndarray, path: Path) -> Tensor:
     if y.size and y.max() >= CLASSES:
         raise UserError(f"data.path: {path} has the label {y.max()}; labels are numbers below {CLASSES}")
     return torch.tensor(y.astype(np.int64))
+
+
+def _names(array: np.ndarray, key: str, count: int, what: str, path: Path) -> tuple[str, ...]:
+    """Return an array of names, one for each sample or column and no two alike."""
+    if array.ndim != 1 or array.dtype.kind not in "USiu":
+        raise UserError(
+            f"data.path: {key} in {path} must be a row of words or whole numbers, got {array.dtype} of shape "
+            f"{array.shape}"
+        )
+    if len(array) != count:
+        raise UserError(f"data.path: {path} has {count} {what} and {len(array)} {key}; it must have one for each")
+    names = tuple(one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in array)
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise UserError(
+            f"data.path: {key} in {path} has {len(repeated)} names more than once ({repeated[0]!r} for one)"
+        )
+    return names
 
 
 def _images(x: np.ndarray, path: Path) -> Tensor:

@@ -12,7 +12,9 @@ import numpy as np
 
 from vfl import limits
 from vfl.datasets.encoding import Text, Values
+from vfl.datasets.wording import is_number
 from vfl.errors import UserError
+from vfl.limits import plain
 
 
 @dataclass(frozen=True)
@@ -27,27 +29,40 @@ class Dialect:
 class TableFile:
     """An open table: its header is known, columns are read when they are asked for."""
 
-    def __init__(self, path: Path, dialect: Dialect | None) -> None:
-        """Read the header; without a dialect the file is Parquet."""
-        self.path, self._dialect = path, dialect
-        with _reading(path):
+    def __init__(self, path: Path, dialect: Dialect | None, key: str) -> None:
+        """Read the header; without a dialect the file is Parquet. `key` is what named it, for sentences."""
+        self.path, self._dialect, self._key = path, dialect, key
+        with _reading(path, key):
             self._raw_header = self._read_header()
         self.header = tuple(name.strip() for name in self._raw_header)
         if len(self.header) > limits.TABLE_COLUMNS:
             raise UserError(f"data: {path} has {len(self.header)} columns, the limit is {limits.TABLE_COLUMNS}")
         twice = sorted(name for name, count in Counter(self.header).items() if count > 1)
         if twice:
-            raise UserError(f"data: {path} has more than one column called {_listed(twice)}; rename them")
+            if self._headless():
+                raise UserError(
+                    f"data: {path} seems to have no header line: its first one holds {_listed(self.header)}; "
+                    f"put a line with the columns' names before it"
+                )
+            raise UserError(
+                f"data: {path} has more than one column called {_listed(twice)}; "
+                f"rename them, or add the header line if it has none"
+            )
+
+    def _headless(self) -> bool:
+        """Tell whether the first line of a CSV file looks like one of values."""
+        return self._dialect is not None and any(map(is_number, self.header))
 
     def need(self, names: Collection[str], key: str) -> None:
         """Say which of these columns the file has not."""
         lacking = [name for name in names if name not in self.header]
         if lacking:
-            raise UserError(f"{key}: {self.path} has no column {_listed(lacking)}; it has {_listed(self.header)}")
+            hint = " (has the file no header line?)" if self._headless() else ""
+            raise UserError(f"{key}: {self.path} has no column {_listed(lacking)}; it has {_listed(self.header)}{hint}")
 
     def read(self, names: Sequence[str], as_text: Collection[str]) -> dict[str, Values]:
         """Return columns by name; those of `as_text` are words even where they look like numbers."""
-        with _reading(self.path):
+        with _reading(self.path, self._key):
             table = self._read_table([self._raw_header[self.header.index(name)] for name in names])
             missing = self._dialect.missing if self._dialect else ()
             return {
@@ -60,9 +75,7 @@ class TableFile:
             return list(_pyarrow("parquet").read_schema(self.path).names)
         csv = _pyarrow("csv")
         # One small block: the types that would be guessed from it do not matter.
-        with csv.open_csv(
-            self.path, csv.ReadOptions(block_size=1 << 20), csv.ParseOptions(delimiter=self._dialect.separator)
-        ) as reader:
+        with csv.open_csv(self.path, csv.ReadOptions(block_size=1 << 20), self._parsing()) as reader:
             return list(reader.schema.names)
 
     def _read_table(self, names: list[str]) -> Any:
@@ -74,7 +87,12 @@ class TableFile:
         convert = csv.ConvertOptions(
             column_types=dict.fromkeys(names, text), include_columns=names, strings_can_be_null=False
         )
-        return csv.read_csv(self.path, csv.ReadOptions(), csv.ParseOptions(delimiter=self._dialect.separator), convert)
+        return csv.read_csv(self.path, csv.ReadOptions(), self._parsing(), convert)
+
+    def _parsing(self) -> Any:
+        assert self._dialect is not None
+        # Lines may end within quotes: otherwise a file is cut into blocks there.
+        return _pyarrow("csv").ParseOptions(delimiter=self._dialect.separator, newlines_in_values=True)
 
 
 def _read_parquet(path: Path, names: list[str]) -> Any:
@@ -123,7 +141,13 @@ def _values(column: Any, as_text: bool, missing: Collection[str], what: str) -> 
     if types.is_boolean(column.type) or (number and as_text):
         return _words(compute.cast(column, arrow.string()))
     if number or types.is_null(column.type):
-        return _numbers(compute.cast(column, arrow.float64()))
+        try:
+            return _numbers(compute.cast(column, arrow.float64()))
+        except arrow.ArrowInvalid:
+            raise UserError(
+                f"data: {what} has whole numbers beyond 2^53, which would lose digits; name it in data.categorical "
+                f"or data.id if they are names, divide them, or leave it out of data.columns"
+            ) from None
     raise UserError(f"data: {what} is of the type {column.type}, expected numbers or text; convert it or leave it out")
 
 
@@ -145,15 +169,15 @@ def _pyarrow(module: str) -> Any:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path, key: str) -> Iterator[None]:
     """Turn what goes wrong with a file into a sentence."""
     if not path.is_file():
-        raise UserError(f"data.path: {path} is a folder" if path.is_dir() else f"data.path: there is no file {path}")
+        raise UserError(f"{key}: {path} is a folder" if path.is_dir() else f"{key}: there is no file {path}")
     try:
         yield
     except (_pyarrow("lib").ArrowException, OSError, UnicodeDecodeError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise UserError(f"data.path: {path} cannot be read as a table: {said}") from None
+        said = plain(" ".join(str(error).split())[:200])
+        raise UserError(f"{key}: {path} cannot be read as a table: {said}") from None
 
 
 def _listed(names: Sequence[str]) -> str:

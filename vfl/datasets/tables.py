@@ -1,19 +1,20 @@
 """Tables from files: which columns belong to which worker, which is the label, which the id that rows are joined by."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from vfl.alignment import check_ids, common_hashes, keyed_hashes, rows_of
 from vfl.datasets import Data, DataSet, data_path, datasets
-from vfl.datasets.encoding import Text, Values, as_words, encode_all, fit
+from vfl.datasets.encoding import Text, Values, as_words, encode_all, fit, missing_in
 from vfl.datasets.holding import Holding, classes_of
 from vfl.datasets.table_file import Dialect, TableFile
+from vfl.datasets.wording import check_words
 from vfl.errors import UserError
 
 SIMULATED_KEY = b"everybody in a simulation may know this"
@@ -35,15 +36,27 @@ class TableSet(DataSet):
     )
     most_categories: int = Field(100, ge=1, description="the most different words that a column may hold")
 
+    _holder: int | None = PrivateAttr(None)
+    """Which of the files has the labels; None: whichever has their column."""
+
     @model_validator(mode="after")
     def _one_source(self) -> "TableSet":
         if (self.path is None) == (self.files is None):
             raise ValueError("give either path, one file for all, or files, one for each worker")
+        if self.label == self.id:
+            raise ValueError(f"label and id are both {self.label!r}; what is predicted cannot also name the rows")
         if self.files is not None and self.id is None:
             raise ValueError("files of several parties are joined by an id: give id, the column that names a row")
-        if self.files is not None and self.columns is not None and len(self.files) != len(self.columns):
+        # A label holder without features, the last worker, has a file and no columns.
+        if self.files and self.columns and len(self.files) - len(self.columns) not in (0, 1):
             raise ValueError(f"there are {len(self.files)} files and columns for {len(self.columns)} workers")
         return self
+
+    def with_labels_at(self, worker: int | None) -> "TableSet":
+        """Return the same table with the labels of this worker's file."""
+        told = self.model_copy()
+        told._holder = worker
+        return told
 
     def load(self) -> Data:
         """Read, join and encode the whole table, as the simulation divides it."""
@@ -51,19 +64,25 @@ class TableSet(DataSet):
             holdings = self._divided(data_path(self.path))
         else:
             assert self.files is not None
-            holdings = [self.holding(data_path(path), worker) for worker, path in enumerate(self.files)]
-            if not any(own.label is not None for own in holdings):
-                raise UserError(f"data.label: none of the files has a column {self.label!r}")
-            holdings = _joined(holdings)
+            files = [data_path(path) for path in self.files]
+            headers = [self._open(path, "data.files").header for path in files]
+            self._check_categorical({name for header in headers for name in header}, "the files")
+            holder = self._holder_among(headers)
+            holdings = _joined([self.holding(path, worker, worker == holder) for worker, path in enumerate(files)])
         return self.encode(holdings)
 
-    def holding(self, path: Path, worker: int) -> Holding:
-        """Read one worker's own file: its columns, the ids and, where it has them, the labels."""
-        file = self._open(path)
-        if self.columns and worker >= len(self.columns):
-            raise UserError(f"data.columns: lists the columns of {len(self.columns)} workers, none of worker {worker}")
-        names = self.columns[worker] if self.columns else [n for n in file.header if n not in (self.label, self.id)]
-        return self._read(file, names, self.label in file.header)
+    def holding(self, path: Path, worker: int, with_label: bool, key: str = "data.files") -> Holding:
+        """Read one worker's own file: its columns, the ids and, of the label holder alone, the labels."""
+        file = self._open(path, key)
+        if with_label and self.label not in file.header:
+            raise UserError(
+                f"data.label: {path} has no column {self.label!r}, and worker {worker} is the label holder "
+                f"(federation.label_holder)"
+            )
+        names = self._columns_of(worker, file, with_label)
+        if not names and not with_label:
+            raise UserError(f"data: {path} has no columns besides {self.label!r} and {self.id!r}")
+        return self._read(file, names, with_label)
 
     def encode(self, holdings: Sequence[Holding]) -> Data:
         """Make data of holdings whose rows are the same: the first rows to train with, the last ones to test."""
@@ -74,17 +93,19 @@ class TableSet(DataSet):
             raise UserError(f"data.samples: {asked} are asked for, the table has {rows}")
         train, test = slice(0, count), slice(rows - tested, rows)
         named = [(name, own) for holding in holdings for name, own in holding.values.items()]
-        columns = tuple(fit(name, own[train], self.most_categories) for name, own in named)
+        columns = tuple(
+            fit(name, own[train], self.most_categories, bool(missing_in(own[test]).any())) for name, own in named
+        )
         labels = next((holding.label for holding in holdings if holding.label is not None), None)
         y, classes = (torch.zeros(rows, dtype=torch.int64), ()) if labels is None else classes_of(labels)
         grouped = self.columns is not None or self.files is not None
         return Data(
             "table",
-            encode_all(columns, [own[train] for _, own in named]),
+            encode_all(columns, [own[train] for _, own in named], count),
             y[train],
             len(classes),
             (holdings[0].ids or tuple(map(str, range(rows))))[train],
-            encode_all(columns, [own[test] for _, own in named]) if tested else None,
+            encode_all(columns, [own[test] for _, own in named], tested) if tested else None,
             y[test] if tested else None,
             columns,
             groups=tuple(len(holding.values) for holding in holdings) if grouped else None,
@@ -92,16 +113,47 @@ class TableSet(DataSet):
             class_names=classes,
         )
 
+    def _check_categorical(self, header: Collection[str], source: str) -> None:
+        """Refuse names of no column; a worker by hand cannot, as it never sees the columns of the others."""
+        lacking = [name for name in self.categorical if name not in header]
+        if lacking:
+            raise UserError(f"data.categorical: there is no column {lacking[0]!r} in {source}")
+
+    def _holder_among(self, headers: Sequence[Sequence[str]]) -> int:
+        """Return which file has the labels: the label holder's, or the only one with their column."""
+        if self._holder is not None:
+            if self._holder >= len(headers):
+                raise UserError(
+                    f"data.files: there are {len(headers)}, one a worker, and worker {self._holder} is the label holder"
+                )
+            return self._holder
+        having = [worker for worker, header in enumerate(headers) if self.label in header]
+        if len(having) != 1:
+            count = f"{len(having)} of the files have" if having else "none of the files has"
+            raise UserError(f"data.label: {count} a column {self.label!r}, expected one")
+        return having[0]
+
+    def _columns_of(self, worker: int, file: TableFile, with_label: bool) -> Sequence[str]:
+        """Return which columns a worker's file is read for; a label holder after the last list has none."""
+        if self.columns is None:
+            return [name for name in file.header if name not in (self.label, self.id)]
+        if worker >= len(self.columns) + with_label:
+            raise UserError(f"data.columns: lists the columns of {len(self.columns)} workers, none of worker {worker}")
+        return self.columns[worker] if worker < len(self.columns) else ()
+
     def _divided(self, path: Path) -> list[Holding]:
         """Read a file with everybody's columns; rows stay in its order."""
-        file = self._open(path)
+        file = self._open(path, "data.path")
         file.need([self.label], "data.label")
+        self._check_categorical(file.header, str(path))
         others = [name for name in file.header if name not in (self.label, self.id)]
         groups = self.columns or (tuple(others),)
         names = [name for group in groups for name in group]
         twice = sorted(name for name, count in Counter(names).items() if count > 1)
         if twice:
             raise UserError(f"data.columns: {twice[0]!r} is held by more than one worker")
+        if not names:
+            raise UserError(f"data: {path} has no columns besides {self.label!r} and {self.id!r}")
         whole = self._read(file, names, with_label=True)
         return [whole.only(group) for group in groups]
 
@@ -111,10 +163,12 @@ class TableSet(DataSet):
         file.need(names, "data.columns")
         if self.label in names or self.id in names:
             raise UserError(f"data.columns: {self.label if self.label in names else self.id!r} is the label or the id")
-        if not names:
-            raise UserError(f"data: {file.path} has no columns besides {self.label!r} and {self.id!r}")
         asked = [*names, *([self.label] if with_label else []), *([self.id] if self.id else [])]
         values = file.read(asked, {*self.categorical, *([self.id] if self.id else [])})
+        for name in names:
+            own = values[name]
+            if isinstance(own, Text) and name not in self.categorical:
+                check_words(name, own, str(file.path))
         holding = Holding(
             str(file.path),
             _ids(values[self.id], file.path) if self.id else None,
@@ -125,7 +179,7 @@ class TableSet(DataSet):
             check_ids(holding.ids, str(file.path))
         return holding
 
-    def _open(self, path: Path) -> TableFile:
+    def _open(self, path: Path, key: str) -> TableFile:
         raise NotImplementedError
 
 
@@ -133,21 +187,28 @@ class TableSet(DataSet):
 class Csv(TableSet):
     """A table in text files (UTF-8, a header line) whose columns belong to workers by name."""
 
-    separator: str = Field(",", min_length=1, max_length=1)
+    separator: str = Field(",", description="one ASCII character")
     missing_values: tuple[str, ...] = Field(
         ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"), description="what stands for a value that is not there"
     )
 
-    def _open(self, path: Path) -> TableFile:
-        return TableFile(path, Dialect(self.separator, self.missing_values))
+    @field_validator("separator")
+    @classmethod
+    def _one_byte(cls, separator: str) -> str:
+        if len(separator) != 1 or not separator.isascii() or separator in '"\r\n':
+            raise ValueError("it is one ASCII character, such as ; or a tab, and no quote or line break")
+        return separator
+
+    def _open(self, path: Path, key: str) -> TableFile:
+        return TableFile(path, Dialect(self.separator, self.missing_values), key)
 
 
 @datasets.register("parquet")
 class Parquet(TableSet):
-    """The same in Parquet files."""
+    """A table in Parquet files whose columns belong to workers by name."""
 
-    def _open(self, path: Path) -> TableFile:
-        return TableFile(path, None)
+    def _open(self, path: Path, key: str) -> TableFile:
+        return TableFile(path, None, key)
 
 
 def _ids(values: Values, path: Path) -> tuple[str, ...]:

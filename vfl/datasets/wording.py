@@ -1,0 +1,42 @@
+"""Words that are meant as numbers or dates: a feature for each of them is hardly what anybody wants."""
+
+import re
+
+from vfl.datasets.encoding import Text
+from vfl.errors import UserError
+from vfl.limits import plain
+
+_TIME = r"([T ]\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|[+-]\d{2}:?\d{2}|[AaPp][Mm])?)?"
+_DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d{2}))" + _TIME)
+_SIGN = r"([$€£¥₹%]|[A-Z]{3}\b)?"
+_NUMBER = re.compile(
+    rf"{_SIGN}\s?[-+−]?\s?{_SIGN}\s?(\d{{1,3}}([,.'’ \u00a0\u202f]\d{{3}})+|\d+)?([.,]\d+)?([eE][-+]?\d+)?\s?{_SIGN}"
+)
+
+
+def check_words(name: str, values: Text, source: str) -> None:
+    """Refuse a column all of whose words are dates, or numbers in a writing that is not read as such."""
+    told = [word for word in values.words if word]
+    if not told:
+        return
+    where, otherwise = f"data: column {name!r} of {source}", "or name it in data.categorical if each is a category"
+    if all(map(_DATE.fullmatch, told)):
+        raise UserError(
+            f"{where} holds dates ({plain(told[0])!r} for one); make numbers of them, such as days since some day, "
+            f"leave it out of data.columns, {otherwise}"
+        )
+    if all(_NUMBER.fullmatch(word) and any(one.isdigit() for one in word) for word in told):
+        strange = next(word for word in told if not is_number(word))
+        raise UserError(
+            f"{where} holds numbers, and {plain(strange)!r} is not written as one: leave out currency, percent and "
+            f"thousands signs, write a decimal point, {otherwise}"
+        )
+
+
+def is_number(word: str) -> bool:
+    """Tell whether a word is read as a number."""
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
