@@ -2,7 +2,7 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from vfl.errors import CafeError, UserError
 from vfl.models.modes import evaluating
@@ -32,7 +32,7 @@ def run_blank(name: str, model: nn.Module, x: Tensor, on: str) -> object:
 
 def _lazy(model: nn.Module) -> list[str]:
     tensors = [*model.named_parameters(), *model.named_buffers()]
-    return [name for name, tensor in tensors if isinstance(tensor, UninitializedTensorMixin)]
+    return [name for name, tensor in tensors if is_lazy(tensor)]
 
 
 def _constants(model: nn.Module) -> None:
