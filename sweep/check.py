@@ -16,7 +16,8 @@ def check_cells(plan: Plan, path: Path) -> None:
     problems = Problems()
     by_data: dict[str, list[Cell]] = defaultdict(list)
     for cell in plan.cells:
-        by_data[json.dumps(cell.config.data.model_dump(mode="json"), sort_keys=True)].append(cell)
+        read = [cell.config.data.model_dump(mode="json"), cell.config.federation.label_holder]  # whose labels count
+        by_data[json.dumps(read, sort_keys=True)].append(cell)
     for cells in by_data.values():  # one data set in memory at a time
         data: Data | None = None
         for cell in cells:

@@ -6,6 +6,8 @@ import pytest
 
 from protos.alignment_pb2 import PlaceRequest
 from server.aligning import AlignmentService
+from sweep.check import check_cells
+from sweep.plan import Cell, Plan
 from vfl.config import parse_config
 from vfl.errors import UserError
 from vfl.slices import boxes_of, load_data, slice_for
@@ -45,6 +47,13 @@ def test_labels_that_only_another_party_has_are_refused(tmp_path):
         load_data(config_of(tmp_path, BANK, SHOP, workers=3, label_holder=2))
     with pytest.raises(UserError, match=r"data\.label: 2 of the files have a column 'good', expected one"):
         load_data(config_of(tmp_path, BANK, SHOP, label_holder="coordinator"))
+
+
+def test_a_sweep_reads_the_labels_of_each_label_holder(tmp_path):
+    texts = (BANK, SHOP.replace("good", "fine"))
+    cells = [Cell(f"at {at}", {}, config_of(tmp_path, *texts, label_holder=at), f"at-{at}") for at in (0, 1)]
+    with pytest.raises(UserError, match=r"1\.csv has no column 'good', and worker 1 is the label holder"):
+        check_cells(Plan("holders", {}, tuple(cells), None), tmp_path / "sweep.yaml")
 
 
 def test_sentences_name_the_key_that_named_the_file(tmp_path):
