@@ -69,7 +69,7 @@ def find_checkpoint(
         return _going_on(Resumed(state, tensors, transcript, None), problems, say)
     raise UserError(
         f"--resume: {_in_one(problems)}; the attack would have to see those rounds again. The checkpoint of round "
-        f"{state.rounds} is good: with --set attack.name=none training goes on from there, without the attack"
+        f"{state.rounds} is good: with --set 'attack={{name: none}}' training goes on from there, without the attack"
     )
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -168,6 +169,21 @@ def test_a_coordinator_that_was_killed_after_the_last_round_needs_no_workers_for
     summary = assert_as_if_nothing_had_happened(out, undisturbed)
     (gone,) = summary["disturbances"]
     assert (gone["round"], gone["redone"]) == (121, 0)
+
+
+def test_when_an_old_round_is_damaged_the_run_goes_on_without_its_attack_as_the_sentence_says(
+    config, undisturbed, tmp_path
+):
+    out = tmp_path / "out"
+    shutil.copytree(undisturbed, out)
+    (out / "transcript" / "round-0000001.safetensors").write_bytes(b"damaged")
+    command = ("serve", config, "--out", out, "--listen", "127.0.0.1:0", "--resume")
+    done = cafe(*command)
+    assert done.returncode == 2
+    (option, value) = re.search(r"with (--set) '(attack=.*?)'", done.stderr.replace("\n", " ")).groups()
+    done = cafe(*command, option, value)
+    assert done.returncode == 0, done.stderr
+    assert_same_numbers(out, undisturbed)
 
 
 def test_another_config_or_defences_that_count_are_refused_before_anything_is_touched(config, undisturbed):

@@ -209,7 +209,7 @@ def test_where_only_old_rounds_are_damaged_training_may_go_on_without_the_attack
         find_checkpoint(tmp_path, attacked, print)
     told = str(caught.value)
     assert told.count(f"{path} is damaged") == 1
-    assert "checkpoint of round 3 is good: with --set attack.name=none" in told
+    assert "checkpoint of round 3 is good: with --set 'attack={name: none}'" in told
     assert "without --resume" not in told
     assert sorted(tmp_path.rglob("*")) == before
     said: list[str] = []
