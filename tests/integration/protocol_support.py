@@ -82,7 +82,7 @@ class RawWorker:
 
     def __init__(self, coordinator, worker, **changes):
         self.stub, self.worker = coordinator.stub, worker
-        self.orders = coordinator.stub.Join(join_request(worker, **changes), timeout=60)
+        self.orders = coordinator.stub.Join(join_request(worker, **changes), timeout=280)
         welcome = next(self.orders).welcome
         self.session, self.generation = welcome.session, welcome.generation
         self.run_id = ""
