@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,6 +61,12 @@ def server_options(workers: int, silence: float = SILENCE_SECONDS) -> list[tuple
     ]
 
 
+LOOKS_SECONDS = 0.3
+"""For how long gRPC looks at a channel's state after somebody waited for it, and some more."""
+_LOOKED: "weakref.WeakKeyDictionary[grpc.Channel, float]" = weakref.WeakKeyDictionary()
+"""When that was."""
+
+
 def reach(
     address: str,
     role: Role,
@@ -86,23 +93,31 @@ def reach(
             if tls is None and speaks_tls(address):
                 raise UserError(f"{role} at {address} speaks TLS: give --tls DIR here too")
     except BaseException:
-        channel.close()
+        hang_up(channel)
         raise
     return channel
 
 
+def hang_up(channel: grpc.Channel) -> None:
+    """Close a channel, but not while gRPC still looks at its state: its thread would end in a traceback."""
+    time.sleep(max(0.0, _LOOKED.pop(channel, 0.0) + LOOKS_SECONDS - time.monotonic()))
+    channel.close()
+
+
 def _ready(channel: grpc.Channel, seconds: float, stopped: Callable[[], bool]) -> bool:
     deadline, ready = time.monotonic() + seconds, grpc.channel_ready_future(channel)
-    while True:
-        left = deadline - time.monotonic()
-        try:
-            ready.result(timeout=max(0.0, min(RETRY_SECONDS, left)))
-        except grpc.FutureTimeoutError:
-            if left > RETRY_SECONDS and not stopped():
-                continue
-            ready.cancel()
-            return False
-        return True
+    try:
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                ready.result(timeout=max(0.0, min(RETRY_SECONDS, left)))
+                return True
+            except grpc.FutureTimeoutError:
+                if left <= RETRY_SECONDS or stopped():
+                    ready.cancel()
+                    return False
+    finally:
+        _LOOKED[channel] = time.monotonic()
 
 
 def add_port(server: Any, listen: str, tls: Identity | None) -> int:

@@ -169,7 +169,11 @@ def file_problem(
         return (
             f"{path} expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: make a new one with `cafe certs`"
         )
-    if key is not None and key.public_key() != certificate.public_key():
+    try:
+        matches = key is None or key.public_key() == certificate.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        return f"{path} holds a key that cannot be read: make a new one with `cafe certs`"
+    if not matches:
         return f"{path.with_suffix('.key')} is not the key of {path}: take both from one folder of `cafe certs`"
     return None
 

@@ -17,7 +17,7 @@ from vfl.datasets.holding import Holding
 from vfl.datasets.tables import TableSet
 from vfl.errors import RunFailedError, UserError
 from vfl.limits import PRIVATE_BYTES
-from vfl.network import PROTOCOL_VERSION, reach, sentence
+from vfl.network import PROTOCOL_VERSION, hang_up, reach, sentence
 from vfl.partition import Box
 from vfl.slices import NONE, WorkerData, check_alone, load_data, slice_for
 from vfl.tls import COORDINATOR
@@ -128,7 +128,7 @@ class _Talk:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._channel.close()
+        hang_up(self._channel)
         if isinstance(error, grpc.RpcError):
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
                 raise RunFailedError(

@@ -15,7 +15,7 @@ from vfl import limits
 from vfl.config import SILENCE_SECONDS
 from vfl.errors import RunFailedError
 from vfl.handshake import HungUpError
-from vfl.network import reach, sentence
+from vfl.network import hang_up, reach, sentence
 from vfl.tls import Identity, ImpostorError, Role, check_caller
 from worker.rendezvous import ExchangeError, Rendezvous, SupersededError, rows_digest, swap_parts
 
@@ -143,7 +143,7 @@ class Peer:
 
     def close(self) -> None:
         """Hang up."""
-        self._channel.close()
+        hang_up(self._channel)
 
 
 def gradient_of(output: Tensor, answers: Iterator[SwapPart]) -> Tensor | None:

@@ -14,6 +14,10 @@ SKETCH = 16
 """Random combinations of a weight gradient's rows that are kept for least squares."""
 ROOM = 4
 """Watched coordinates per sample of a batch: two batches must fit with room to spare."""
+NOISE = 1e-6
+"""Singular values below this share of the largest are what float32 leaves of nothing."""
+SAME = 1e-7
+"""How far a direction that all batches have may be from the square root of their number, as a singular value."""
 BASES = 4
 """Batches of each sample whose subspaces are kept, the first ones."""
 
@@ -61,8 +65,11 @@ class Watch:
 
     def _meet(self, rows: Tensor, shown: Tensor) -> None:
         """Intersect the subspaces of each sample's batches, as `exact` does; a first batch that is small is enough."""
-        _, _, basis = torch.linalg.svd(shown, full_matrices=False)
-        self._bases.append(basis[: len(rows)].T)
+        _, values, basis = torch.linalg.svd(shown, full_matrices=False)
+        rank = int(
+            (values[: len(rows)] > NOISE * values[0]).sum()
+        )  # beyond it rounding alone says which way they point
+        self._bases.append(basis[:rank].T)
         for row in rows.tolist():
             if len(self._rounds[row]) < BASES:
                 self._rounds[row].append(len(self._bases) - 1)
@@ -73,7 +80,13 @@ class Watch:
             if len(members) > self._cell:
                 continue
             stacked = torch.cat([self._bases[at] for at in rounds], dim=1)
-            directions = torch.linalg.svd(stacked, full_matrices=False)[0][:, : len(members)]
+            vectors, values, _ = torch.linalg.svd(stacked, full_matrices=False)
+            # All that the batches have in common: where they have no room it is more than the samples they share, and
+            # those few together count as known if they are among as few directions.
+            common = max(len(members), int((values > len(rounds) ** 0.5 - SAME).sum()))
+            if common > max(self._cell, len(members)):
+                continue
+            directions = vectors[:, :common]
             truth = self._truth[members]
             outside = truth - (truth @ directions) @ directions.T
             error = outside.norm(dim=1) / truth.norm(dim=1).clamp_min(1e-300)

@@ -14,7 +14,7 @@ from protos.wire import UPLOAD, ChunkView, coordinator_stub
 from vfl.config import SILENCE_SECONDS
 from vfl.errors import RunFailedError
 from vfl.limits import TELL_SECONDS, WELCOME_SECONDS, plain
-from vfl.network import reach, sentence
+from vfl.network import hang_up, reach, sentence
 from vfl.observation import Tensors
 from vfl.tls import COORDINATOR, Identity
 
@@ -185,7 +185,7 @@ class Link:
     def close(self) -> None:
         """Leave the run."""
         self._closed = True
-        self._channel.close()
+        hang_up(self._channel)
         self._uploader.shutdown()
 
     def _listen(self, stream: Iterator[Order | ChunkView]) -> None:

@@ -114,7 +114,7 @@ class Call:
 
 def test_the_coordinator_gives_no_features_the_place_that_is_none():
     async def places(*features):
-        service = AlignmentService(len(features), tls=False)
+        service = AlignmentService(len(features), tls=False, patience=30.0, started=lambda: False)
         asked = [service.Place(PlaceRequest(worker=w, features=n), Call()) for w, n in enumerate(features)]
         return [(list(told.start), list(told.stop)) for told in await asyncio.gather(*asked)]
 
