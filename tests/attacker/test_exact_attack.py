@@ -168,7 +168,8 @@ def test_memory_stops_growing_once_all_samples_are_told_apart():
     attack = Exact(step_three=False).start(setting_for(x, 4, 6 * 30))
     for observation in observations(setting_for(x, 4, 6 * 30), x, y, TrainingConfig()):
         attack.observe(observation)
-    assert len(attack._rounds.batches) < 6 * 10
+    assert len(attack._subspaces._rounds.batches) < 6 * 10
+    assert len(attack._squares._rounds.batches) == 2 * 24  # kept too, should subspaces leave samples open
 
 
 class WithoutBias(SplitModel):
