@@ -88,10 +88,10 @@ def reach(
         channel = grpc.secure_channel(address, meet(address, role, tls, timeout, stopped), options=options)
     try:
         while not _ready(channel, min(limits.LOOK_SECONDS, max(0.0, deadline - time.monotonic())), stopped):
+            if not stopped() and tls is None and speaks_tls(address):
+                raise UserError(f"{role} at {address} speaks TLS: give --tls DIR here too")
             if time.monotonic() >= deadline or stopped():
                 raise TimeoutError
-            if tls is None and speaks_tls(address):
-                raise UserError(f"{role} at {address} speaks TLS: give --tls DIR here too")
     except BaseException:
         hang_up(channel)
         raise
