@@ -89,19 +89,18 @@ class ExactAttack:
         if self._trails and not self._rounds.twice:
             return self._followed(self._trails, progress)
         frozen = self._from_frozen(progress)
-        if not self._trails or not self._trails.enough or not self._follows or not _leaves_cells(frozen):
+        if not self._trails or not self._trails.enough or not self._sees_data or not _leaves_cells(frozen):
             return frozen
-        # A warm-up that leaves samples together which nothing parts: what came after it may
+        # A warm-up that leaves samples together which nothing parts: what came after it may, as data do not move
         return max(frozen, self._followed(self._trails, progress), key=certified)
 
     @property
-    def _follows(self) -> bool:
-        """Whether samples can be followed through rounds with different parameters: that takes step III."""
-        return self._inversion is not None or all(layer.sees_data for layer in self._choice.layers)
+    def _sees_data(self) -> bool:
+        return all(layer.sees_data for layer in self._choice.layers)
 
     def _followed(self, trails: Trails, progress: Progress) -> Recovery:
         """Recover from rounds with different parameters."""
-        if not self._follows:
+        if self._inversion is None and not self._sees_data:
             raise UserError("attack exact with step_three false: the parameters moved, and step III is how it follows")
         return recover_moving(self._setting, self._choice, trails, self._inversion or InversionOptions(), progress)
 
