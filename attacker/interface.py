@@ -2,11 +2,11 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from attacker.checking import fitting
 from vfl.cluster import leave
-from vfl.errors import RunFailedError
 from vfl.observation import Observation, Setting
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, PluginSection, Registry
@@ -71,21 +71,25 @@ def start_attack(section: PluginSection, setting: Setting) -> Attack:
 
     def start(seen: Setting) -> Attack:
         with attacks.guard(section.name, plugin, "start"):
-            return _Named(section.name, plugin, plugin.start(seen))
+            return _Named(section.name, plugin, plugin.start(seen), seen)
 
     return Horizontal(setting, start) if setting.shares else start(setting)
 
 
 @dataclass(frozen=True)
 class _Named:
-    """An attack that says whose error it is."""
+    """An attack that says whose error it is, also if what it hands over does not fit the setting."""
 
     name: str
     plugin: AttackPlugin
     attack: Attack
+    setting: Setting
+    shown: set[int] = field(default_factory=set)
+    """The rounds so far."""
 
     def observe(self, observation: Observation) -> None:
         """Take in one round as it comes."""
+        self.shown.add(observation.round)
         with attacks.guard(self.name, self.plugin, "observe"):
             self.attack.observe(observation)
 
@@ -93,12 +97,27 @@ class _Named:
         """Return the best estimate from the rounds so far."""
         try:
             with attacks.guard(self.name, self.plugin, "recover"):
-                recovery = _recovered(self.attack, progress)
+                return self._fitting(_recovered(self.attack, _Checked(progress, self._fitting)))
         finally:
             leave()
-        if not isinstance(recovery, Recovery):
-            raise RunFailedError(f"the attack {self.name} returned {type(recovery).__name__}, not a Recovery")
-        return recovery
+
+    def _fitting(self, recovery: object) -> Recovery:
+        return fitting(self.name, recovery, self.setting, self.shown)
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """The progress of an attack whose unfinished estimates are checked, too."""
+
+    progress: Progress
+    fitting: Callable[[object], Recovery]
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        self.progress(step, done, total)
+
+    def estimate(self, make: Callable[[], Recovery]) -> None:
+        """Offer an estimate, if anybody wants to see one."""
+        share(self.progress, lambda: self.fitting(make()))
 
 
 def _recovered(attack: Any, progress: Progress) -> Any:

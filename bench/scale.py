@@ -162,10 +162,7 @@ def fit_points(points: Sequence[dict[str, Any]], floors: Floors) -> Fitted:
             for phase in PHASES
             if any(phase in p["seconds"] for p in points)
         },
-        memory={
-            process: {name: value / 1e9 for name, value in _fit(loads, points, process, "memory", floors).items()}
-            for process in PROCESSES
-        },
+        memory={process: _fit_memory(loads, points, process, floors) for process in PROCESSES},
         floors=floors,
         ranges=ranges,
         shared=statistics.median([one["shared"] for one in points if one["shared"]] or [0]) / 1e9,
@@ -180,6 +177,19 @@ def _fit(
     terms = [_terms(load, kind)[what] for load, one in zip(loads, points, strict=True) if what in one[kind]]
     measured = [one[kind][what] for one in points if what in one[kind]]
     return fit(terms, measured, {name: times * floors.gflop for name, times in KNOWN.items()})
+
+
+def _fit_memory(
+    loads: Sequence[Workload], points: Sequence[dict[str, Any]], process: str, floors: Floors
+) -> dict[str, float]:
+    """Return gigabytes, raised so far that no measured run had more: what is planned for must be enough."""
+    fitted = _fit(loads, points, process, "memory", floors)
+    most = [
+        one["memory"][process] / predict(fitted, memory_terms(load)[process])
+        for load, one in zip(loads, points, strict=True)
+        if process in one["memory"]
+    ]
+    return {name: value * max(1.0, *most) / 1e9 for name, value in fitted.items()}
 
 
 def _terms(load: Workload, kind: str) -> dict[str, Terms]:

@@ -15,6 +15,8 @@ from vfl.observation import BOTTOM, TOP, ModelTensors, Setting, Tensors, with_pr
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 """How parameters and what the optimiser remembers of them are told apart in a checkpoint."""
 
+_REMEMBERED = {torch.optim.SGD: {"momentum_buffer"}, torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"}}
+
 
 class Parameters:
     """All parties' parameters. `version` goes up whenever they change."""
@@ -84,7 +86,8 @@ class Parameters:
         model, remembered = without_prefix(_MODEL, tensors), without_prefix(_OPTIMIZER, tensors)
         of = {name: name.rpartition(".")[0] for name in remembered}
         shapes = {name: parameter.shape for name, parameter in self._named.items()}
-        if {name: tensor.shape for name, tensor in model.items()} != shapes or not {*of.values()} <= {*shapes}:
+        fits = {name: tensor.shape for name, tensor in model.items()} == shapes and {*of.values()} <= {*shapes}
+        if not fits or not self._could_remember(remembered):
             raise UserError("the checkpoint's parameters do not fit the config's model: is it the same release?")
         with torch.no_grad():
             for name, parameter in self._named.items():
@@ -92,6 +95,17 @@ class Parameters:
         for name, tensor in remembered.items():
             self._optimizer.state[self._named[of[name]]][name.rpartition(".")[2]] = tensor
         self.version, self.current = version, self._snapshot()
+
+    def _could_remember(self, remembered: Tensors) -> bool:
+        """Tell whether the optimiser may have kept these tensors: for a parameter all that it keeps of one, or none."""
+        kinds: dict[str, set[str]] = {}
+        for name, tensor in remembered.items():
+            of, _, kind = name.rpartition(".")
+            kinds.setdefault(of, set()).add(kind)
+            shape = () if kind == "step" else self._named[of].shape
+            if tensor.shape != shape or tensor.dtype != torch.float32:
+                return False
+        return all(found == _REMEMBERED[type(self._optimizer)] for found in kinds.values())
 
     def _clip(self) -> None:
         if self._training.clip_norm is None:

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import time
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,6 +20,12 @@ from vfl.transcript import parameters_name, round_name, write_parameters, write_
 
 SLOTS = 4
 """Rounds that wait in memory; those beyond them wait on disk."""
+
+LARGE = 1_000_000
+"""Bytes of a round above which new pages in the kernel's cache take more time than waiting for the disk."""
+
+SLOW_DISK = 100_000_000
+"""Bytes a second below which rounds are left to the kernel's cache, which may take its time."""
 
 SHARED_MEMORY = Path("/dev/shm")  # what is made in it has a name of its own, and is ours alone  # nosec B108
 
@@ -70,6 +77,7 @@ class Shelf:
         self._version = 0
         self._needed = 0
         """Bytes that the last round would have taken in a slot."""
+        self._direct = _Speed()
 
     @property
     def unread(self) -> int:
@@ -102,7 +110,7 @@ class Shelf:
             folder = self._places.slots
             shown = Shown(_slot_file(folder, slot), folder / f"{slot}-parameters" if new else None)
         if not self._places.recorded:
-            _write(shown, observation)
+            self._write(shown, observation, direct=slot is None and self._needed > 2 * LARGE and self._direct.quick)
         return shown
 
     def taken(self) -> None:
@@ -110,6 +118,17 @@ class Shelf:
         slot = self._unread.popleft()
         if slot is not None:
             self._free.add(slot)
+
+    def _write(self, shown: Shown, observation: Observation, direct: bool) -> None:
+        if shown.discard:
+            shown.round.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        began = time.monotonic()
+        write_round(shown.round, observation, direct=direct)
+        if shown.parameters is not None:
+            write_parameters(shown.parameters, observation, direct=direct)
+        if direct:
+            size = sum(path.stat().st_size for path in (shown.round, shown.parameters) if path is not None)
+            self._direct.add(size, time.monotonic() - began)
 
     def _slot(self, observation: Observation) -> int | None:
         """Take a slot, if there is one."""
@@ -128,16 +147,24 @@ class Shelf:
         return slot if shutil.disk_usage(self._places.slots).free >= self._needed else None
 
 
+@dataclass
+class _Speed:
+    """How fast the disk has taken what went past the kernel's cache."""
+
+    size: int = 0
+    seconds: float = 0.0
+
+    def add(self, size: int, seconds: float) -> None:
+        self.size, self.seconds = self.size + size, self.seconds + seconds
+
+    @property
+    def quick(self) -> bool:
+        """Whether to go on so; a second must have passed before a disk is called slow, and then it stays so."""
+        return self.seconds < 1 or self.size > self.seconds * SLOW_DISK
+
+
 def _slot_file(folder: Path, slot: int) -> Path:
     return folder / f"{slot}-round"
-
-
-def _write(shown: Shown, observation: Observation) -> None:
-    if shown.discard:
-        shown.round.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-    write_round(shown.round, observation)
-    if shown.parameters is not None:
-        write_parameters(shown.parameters, observation)
 
 
 def _size(tensors: ModelTensors) -> int:

@@ -3,7 +3,7 @@
 import contextlib
 import signal
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -56,23 +56,27 @@ def choose_engine(name: str, jobs: int | None = None, address: str | None = None
     raise UserError(f"--engine {name}: choose local or ray")
 
 
-def run_sweep(plan: Plan, out: Path, engine: Engine = LOCAL, quiet: bool = False) -> None:
-    """Run every cell that is not done yet; the tables in `out` are written anew after each."""
+def run_sweep(
+    plan: Plan, out: Path, engine: Engine = LOCAL, quiet: bool = False, chosen: Sequence[Cell] | None = None
+) -> None:
+    """Run every cell (or every chosen one) that is not done yet; the tables in `out` are written anew after each."""
+    chosen = plan.cells if chosen is None else chosen
     there = {cell.name: finished(cell.config, cell_folder(out, cell)) for cell in plan.cells}
     rows: Rows = {name: row for name, row in there.items() if row}
     write_results(out, plan, rows)
-    watch = Watch(len(plan.cells), NUMBERS[plan.table.value], quiet)
-    watch.kept(len(rows))
+    watch = Watch(len(chosen), NUMBERS[plan.table.value], quiet)
+    watch.kept(sum(cell.name in rows for cell in chosen))
     with _signals_as_ctrl_c():
         try:
-            missing = [cell for cell in plan.cells if cell.name not in rows]
+            missing = [cell for cell in chosen if cell.name not in rows]
             with contextlib.closing(engine.run(missing, out, watch)) as ending:
                 for cell, row in ending:
                     rows[cell.name] = row
                     write_results(out, plan, rows)
         except KeyboardInterrupt:
+            done = sum(cell.name in rows for cell in chosen)
             raise InterruptedRunError(
-                f"stopped with {len(rows)} of {len(plan.cells)} cells done; their results are in {out}, "
+                f"stopped with {done} of {len(chosen)} cells done; their results are in {out}, "
                 f"and the same command goes on from there"
             ) from None
         finally:

@@ -92,6 +92,23 @@ def load_plan(path: Path, changes: list[str] | None = None, size: str | None = N
     return Plan(name, axes, _apart([cell for cell in cells if cell]), sweep.table, sweep.paper, note)
 
 
+def chosen_cells(plan: Plan, where: list[str]) -> tuple[Cell, ...]:
+    """Return the cells that have, on every axis that an `axis=value` names, the value or one of several."""
+    wanted: dict[str, tuple[str, ...]] = {}
+    for one in where:
+        axis, _, value = (part.strip() for part in one.partition("="))
+        if axis not in plan.axes:
+            raise UserError(f"--where {one}: give AXIS=VALUE with one of the axes {', '.join(plan.axes) or '(none)'}")
+        if value not in plan.axes[axis]:
+            known = " | ".join(plan.axes[axis])
+            raise UserError(f"--where {one}: {axis} has no value {value!r}, choose one of {known}")
+        wanted[axis] = (*wanted.get(axis, ()), value)
+    cells = tuple(cell for cell in plan.cells if _fits(cell.values, wanted))
+    if not cells:
+        raise UserError(f"--where {' '.join(where)}: no cell of the sweep has these values together")
+    return cells
+
+
 def _which_size(path: Path, sweep: SweepConfig, size: str | None) -> str | None:
     """Return the size that is asked for; a file that has sizes is run in its `small` one, or its first."""
     known = ", ".join(sweep.sizes)

@@ -61,7 +61,12 @@ def _read(archive: zipfile.ZipFile, wanted: Collection[str] | None) -> dict[str,
 
 def _members(archive: zipfile.ZipFile, wanted: Collection[str] | None) -> list[tuple[str, zipfile.ZipInfo]]:
     named = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
-    return [(name, info) for name, info in named if wanted is None or name in wanted]
+    chosen = [(name, info) for name, info in named if wanted is None or name in wanted]
+    for name, info in chosen:
+        # NumPy writes no others, and of them zipfile unpacks all it has read before it looks how much there may be
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ArchiveError(f"{name} is compressed in a way that .npz archives are not (only deflate is read)")
+    return chosen
 
 
 def _check_header(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
@@ -15,6 +16,12 @@ def read_bounded(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"{os.strerror(errno.EFBIG)} (the limit is {limit} bytes)", str(path))
     return data
+
+
+def refuse_irregular(path: Path) -> None:
+    """Raise OSError for what is no plain file: a pipe or a device among recorded files would be read for ever."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a plain file", str(path))
 
 
 def make_private(path: Path) -> Path:

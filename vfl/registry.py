@@ -101,23 +101,25 @@ class Registry(Generic[P]):
     def build(self, section: "PluginSection", adapt: Adapt[P] | None = None) -> P:
         """Return the plug-in that a config section names, with its options checked."""
         plugin = self.find(section.name, adapt)
-        try:
-            return plugin.model_validate(section.options)
-        except ValidationError as error:
-            raise UserError(explain(error, self.kind, self._has(section.name, plugin))) from None
+        with self.guard(section.name, plugin, "the check of its options"):
+            try:
+                return plugin.model_validate(section.options)
+            except ValidationError as error:
+                raise UserError(explain(error, self.kind, self._has(section.name, plugin))) from None
 
     @contextmanager
     def guard(self, name: str, plugin: object, doing: str, *passing: type[Exception]) -> Iterator[None]:
         """Say of an error inside a plug-in that is not ours whose it is and where; `passing` are no errors."""
+        module = (plugin if isinstance(plugin, type) else type(plugin)).__module__
         try:
             yield
         except CafeError:
             raise
-        except Exception as error:
-            if isinstance(error, passing) or type(plugin).__module__.partition(".")[0] in OURS:
+        except (Exception, SystemExit) as error:
+            if isinstance(error, passing) or module.partition(".")[0] in OURS:
                 raise
             told = " ".join(f"{type(error).__name__}: {error}".split())
-            where = _place(error, type(plugin).__module__)
+            where = _place(error, module)
             raise RunFailedError(f"the {self.kind} plug-in {name} failed in {doing}: {told} ({where})") from error
 
     def _has(self, name: str, plugin: type[P]) -> str:
@@ -164,7 +166,7 @@ def _told(error: BaseException) -> str:
     return kind + " ".join(str(error).split())
 
 
-def _place(error: Exception, module: str) -> str:
+def _place(error: BaseException, module: str) -> str:
     """Return where in a module an error came up, or where it was raised if that module had no part in it."""
     frames = traceback.extract_tb(error.__traceback__)
     own = getattr(sys.modules.get(module), "__file__", None)

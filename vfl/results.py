@@ -18,6 +18,8 @@ import torch
 
 from vfl.config import RunConfig
 from vfl.errors import UserError
+from vfl.files import read_bounded, refuse_irregular
+from vfl.limits import JSON_BYTES
 from vfl.models.whole import state_dict
 from vfl.observation import ModelTensors, Setting
 from vfl.partition import assemble
@@ -234,8 +236,9 @@ def clear_run(out: Path, resumed: bool = False) -> None:
 def load_summary(out: Path) -> dict[str, Any]:
     """Read summary.json."""
     try:
-        summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        refuse_irregular(out / "summary.json")
+        summary: dict[str, Any] = json.loads(read_bounded(out / "summary.json", JSON_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{out} is not a run's folder: summary.json cannot be read ({error})") from None
     return summary
 

@@ -11,13 +11,10 @@ import torch
 from torch import Tensor
 
 from vfl.datasets import Data
-from vfl.datasets.encoding import Column
+from vfl.datasets.encoding import SHOWN, Column
 from vfl.metrics import r2
 from vfl.partition import Box
 from vfl.results import write_atomically
-
-SHOWN = 20
-"""Rows that are put beside the real ones."""
 
 
 def score_columns(data: Data, boxes: Sequence[Box], x: Tensor) -> list[dict[str, Any]]:
@@ -42,7 +39,8 @@ def score_columns(data: Data, boxes: Sequence[Box], x: Tensor) -> list[dict[str,
 def write_rows(out: Path, data: Data, x: Tensor, labels: Tensor | None) -> None:
     """Write rows.csv, all recovered rows, and rows.json, the first of them and the real ones, in their own units."""
     header = [column.name for column in data.columns]
-    recovered, real = _in_units(data, x), _in_units(data, data.x[:SHOWN])
+    recovered = _in_units(data, x)
+    real = [column.as_read(part) for column, _, part in _parts(data, data.x[:SHOWN])]
     if labels is not None:
         header.append(data.label)
         recovered.append([_class(data, label) for label in labels.tolist()])

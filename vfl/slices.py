@@ -245,6 +245,6 @@ def digest(ids: Sequence[str]) -> bytes:
     """Return SHA-256 over the sample ids in order."""
     total = hashlib.sha256()
     for name in ids:
-        encoded = name.encode()
+        encoded = name.encode(errors="surrogateescape")  # an id may be a file's name, which is any bytes
         total.update(len(encoded).to_bytes(4, "little") + encoded)
     return total.digest()

@@ -122,13 +122,14 @@ def role_of(certificate: x509.Certificate) -> Role | None:
     """Return the role that a certificate names; None when it names none, or more than one."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
+    except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
         return None
     urns = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if uri.startswith(_PREFIX)]
     if urns == [COORDINATOR.urn]:
         return COORDINATOR
     kind, _, number = urns[0].removeprefix(_PREFIX).partition(":") if len(urns) == 1 else ("", "", "")
-    return worker_role(int(number)) if kind == "worker" and number.isascii() and number.isdigit() else None
+    right = kind == "worker" and number.isascii() and number.isdigit() and len(number) < 10  # int() has its limits
+    return worker_role(int(number)) if right else None
 
 
 def check_caller(context: Any, worker: int) -> None:
@@ -182,7 +183,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     """Read a certificate from a PEM file."""
     try:
         return x509.load_pem_x509_certificate(_read(path))
-    except (ValueError, UnsupportedAlgorithm):
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
         raise UserError(f"{path} is not a certificate in PEM") from None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
-from vfl.files import PRIVATE_FOLDER, make_private, read_bounded
+from vfl.files import PRIVATE_FOLDER, make_private, read_bounded, refuse_irregular
 from vfl.fitting import check_gradients, check_indices, check_model, model_shapes
 from vfl.limits import FEATURES, JSON_BYTES, SAMPLES
 from vfl.observation import (
@@ -77,6 +77,7 @@ class Transcript:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
+            refuse_irregular(folder / "meta.json")
             meta: dict[str, Any] = json.loads(read_bounded(folder / "meta.json", JSON_BYTES))
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{folder} is not a transcript: meta.json cannot be read ({error})") from None
@@ -128,19 +129,19 @@ def parameters_name(version: int) -> str:
     return f"parameters-{version:07d}.safetensors"
 
 
-def write_round(path: Path, observation: Observation, checked: bool = False) -> None:
+def write_round(path: Path, observation: Observation, checked: bool = False, direct: bool = False) -> None:
     """Write all of a round but its parameters; with a checksum if the file is to be kept."""
     about = {"round": str(observation.round), "version": str(observation.version)}
     if not observation.uploads:
         flat = _flat(observation.gradients)
     else:  # each worker's; their average follows from them
         flat = {f"{m}.{name}": t for m, own in enumerate(observation.uploads) for name, t in _flat(own).items()}
-    write_tensors(path, {**flat, "indices": observation.indices}, about, checked)
+    write_tensors(path, {**flat, "indices": observation.indices}, about, checked, direct)
 
 
-def write_parameters(path: Path, observation: Observation, checked: bool = False) -> None:
+def write_parameters(path: Path, observation: Observation, checked: bool = False, direct: bool = False) -> None:
     """Write the parameters that were in force in a round; with a checksum if the file is to be kept."""
-    write_tensors(path, _flat(observation.parameters), {}, checked)
+    write_tensors(path, _flat(observation.parameters), {}, checked, direct)
 
 
 def read_round(

@@ -30,14 +30,18 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
         self._holds_labels, self._tls = holds_labels, tls
         self._worker = worker
         self._timeout = timeout
+        self._under_way: set[tuple[int, str]] = set()
+        """Workers and runs of exchanges that hold an output: one at a time, or a peer could take any memory."""
 
     async def Swap(self, request_iterator: AsyncIterator[SwapPart], context: Any) -> AsyncIterator[SwapPart]:
         """Take a peer's output, answer with the gradient of it."""
         if not self._holds_labels:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"worker {self._worker} is not the label holder")
+        mine: set[tuple[int, str]] = set()
         try:
-            header, output = await self._receive(request_iterator, context)
+            header, output = await self._receive(request_iterator, context, mine)
             parts = await self._rendezvous.bring(header, output, self._timeout)
+            del output
         except CodecError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except ImpostorError as error:
@@ -46,10 +50,15 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
             await context.abort(grpc.StatusCode.ABORTED, str(error))
         except SupersededError:
             await context.abort(grpc.StatusCode.ABORTED, "the round is begun anew")
+        finally:
+            self._under_way -= mine
         for part in parts:
             yield part
 
-    async def _receive(self, parts: AsyncIterator[SwapPart], context: Any) -> tuple[SwapHeader, Tensor]:
+    async def _receive(
+        self, parts: AsyncIterator[SwapPart], context: Any, mine: set[tuple[int, str]]
+    ) -> tuple[SwapHeader, Tensor]:
+        """Return a peer's output; `mine` then names the exchange, which the caller is to end."""
         first = await anext(aiter(parts), None)
         if first is None or first.WhichOneof("part") != "header":
             raise CodecError("an exchange begins with a header")
@@ -61,6 +70,10 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
         if header.worker not in self._rendezvous.widths:
             raise CodecError(f"worker {header.worker} is no peer of this label holder")
         self._check_announced(header)
+        if (header.worker, header.run_id) in self._under_way:
+            raise CodecError(f"an exchange of worker {header.worker} is under way already")
+        mine.add((header.worker, header.run_id))
+        self._under_way |= mine
         self._rendezvous.count(first)
         assembler = Assembler(header.bundle, limits.OUTPUT_BYTES)
         async for part in parts:

@@ -79,7 +79,7 @@ class Link:
         patience = threading.Timer(WELCOME_SECONDS, stream.cancel)  # the stream itself stays open for the whole run
         patience.start()
         try:
-            first = next(stream)
+            first = next(stream, None)
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.CANCELLED:
                 raise LinkLostError(f"{self._address} let worker {self._worker} in and then said nothing") from None
@@ -89,6 +89,11 @@ class Link:
             ) from None
         finally:
             patience.cancel()
+        if first is None:
+            raise LinkLostError(f"the coordinator at {self._address} closed the connection before its welcome")
+        if not isinstance(first, Order) or first.WhichOneof("order") != "welcome":
+            stream.cancel()
+            raise RunFailedError(f"{self._address} answered a join without a welcome: is it a coordinator?")
         self.session, self.generation = first.welcome.session, first.welcome.generation
         threading.Thread(target=self._listen, args=(stream,), daemon=True, name="orders").start()
 

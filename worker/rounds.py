@@ -78,6 +78,8 @@ class Rounds:
         waits = (config.federation.join_timeout, self._timeout, options.rejoin_timeout)
         self._longest_silence = ORDER_SECONDS + sum(waits)
         """Between two orders, while the connection shows signs of life."""
+        self._between_chunks = max(MESSAGE_SECONDS, 2 * config.federation.silence_timeout)
+        """A coordinator that is frozen for long is lost by its silence first, and then it is waited for."""
         self._defence = Chain(config.defence_of(worker), plan)
         self._place = config.federation.bottom_of(worker)
         model = build_bottom(config.model, data.box.shape, config.seed, self._place)
@@ -233,7 +235,7 @@ class Rounds:
         try:
             assembler = Assembler(order.bundle, PARAMETER_BYTES)
             while not assembler.complete:
-                part = self._link.next_order(MESSAGE_SECONDS)
+                part = self._link.next_order(self._between_chunks)
                 if not isinstance(part, ChunkView):
                     raise CodecError("only chunks follow the announcement")
                 assembler.add(part.offset, part.data)

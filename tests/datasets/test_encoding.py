@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vfl.datasets.encoding import Text, fit
+from vfl.datasets.encoding import Text, as_words, fit
 from vfl.errors import UserError
 
 
@@ -26,6 +26,39 @@ def test_large_numbers_that_fit_are_scaled():
     values = np.array([1e100, 2e100, 4e100])
     column = fit("debt", values, 1)
     assert column.decode(column.encode(values)) == pytest.approx(values.tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("value", [1e-7, 0.0, 123456.789, -3e20])
+def test_a_number_that_is_the_same_in_every_row_is_read_back_as_it_is(value):
+    values = np.full(3, value)
+    column = fit("fee", values, 1)
+    assert column.decode(column.encode(values)) == [value] * 3
+    assert column.decode(column.encode(values) + 0.25) == [value + 0.25] * 3  # not recovered: that is to be seen
+
+
+def test_the_first_rows_are_shown_with_digits_that_no_feature_has_room_for():
+    values = np.array([0.1, 0.2, np.nan, 1e6])
+    column = fit("debt", values, 1)
+    assert column.decode(column.encode(values)) == [0.0, 0.0, None, 1e6]
+    assert column.as_read(column.encode(values)) == [0.1, 0.2, None, 1e6]
+    assert column.as_read(column.encode(values[::-1])) == [1e6, None, 0.0, 0.0]  # others than the first rows
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (np.array([3.0, 1234567890123456.0, 1234567890123457.0]), ("3", "1234567890123456", "1234567890123457")),
+        (np.array([0.3, 0.1 + 0.2, np.nan]), ("0.3", "0.30000000000000004")),
+        (np.array([2**60, 2**60 + 1]), (str(2**60), str(2**60 + 1))),
+        (np.array([0.1, -0.0], np.float32), ("0", "0.1")),
+    ],
+)
+def test_numbers_that_are_names_are_never_written_alike(values, words):
+    named = as_words(values)
+    assert named.words == words
+    assert [words[code] if code >= 0 else None for code in named.codes] == [
+        next((word for word in words if values.dtype.type(word) == one), None) for one in values
+    ]
 
 
 def test_the_word_missing_is_not_what_is_missing():

@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -6,6 +8,7 @@ from PIL import Image
 from vfl.datasets import datasets
 from vfl.errors import UserError
 from vfl.registry import PluginSection
+from vfl.slices import digest
 
 
 def load(**section):
@@ -30,6 +33,14 @@ def test_pictures_of_any_size_are_made_alike_and_classes_take_turns(folder):
     assert data.ids[1] == "blåbär/0.jpg"
     assert torch.allclose(data.x[2, :, 5, 5], torch.tensor([1.0, 0.0, 0.0]))
     assert load(path=str(folder), size=12, samples=2).y.tolist() == [0, 1]
+
+
+def test_a_file_name_that_is_not_utf_8_names_its_picture(folder):
+    apples = folder / "apples"
+    (apples / "1.png").rename(apples / os.fsdecode(b"gr\xfcn.png"))
+    ids = load(path=str(folder), size=12).ids
+    assert os.fsencode(ids[-2]) == b"apples/gr\xfcn.png"
+    assert digest(ids) != digest([one.replace("\udcfc", "\udcfd") for one in ids])
 
 
 def test_greyscale_and_rectangles(folder):

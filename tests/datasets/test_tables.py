@@ -120,6 +120,15 @@ def test_missing_values_are_refused_marked_or_dropped(tmp_path):
     assert people(tmp_path, HOLES, missing="drop").ids == ("007", "009")
 
 
+def test_rows_of_one_class_to_train_with_get_a_sentence_also_where_test_rows_have_another(tmp_path):
+    text = PEOPLE.replace("008,2.5,grün,40,<=50K", "008,2.5,grün,40,>50K")
+    with pytest.raises(
+        UserError, match=r"data\.label: all 2 rows to train with are of the class '>50K'; .* mix the rows"
+    ):
+        people(tmp_path, text, samples=2, test_samples=2)
+    assert people(tmp_path, text, samples=1, test_samples=2).classes == 2  # one row is always of one class
+
+
 def test_values_that_are_missing_in_test_rows_alone_are_marked_too(tmp_path):
     text = PEOPLE.replace("4.5", "").replace("blau", "?")
     data = people(tmp_path, text, missing="indicator", test_samples=1)
@@ -168,6 +177,12 @@ def test_constant_columns_and_numbers_that_are_names(tmp_path):
         (PEOPLE.replace("008", "007"), {}, r"has 1 ids more than once \('007' for one\)"),
         (PEOPLE.replace("008", ""), {}, r"data\.id: row 2 of .* has no id"),
         (PEOPLE, {"label": "salary"}, r"data\.label: .* has no column 'salary'; it has 'person', 'Größe'"),
+        (
+            PEOPLE.replace(",", ";"),
+            {},
+            r"no column 'income'; it has 'person;.* \(is it separated by ';'\? then set data\.separator\)",
+        ),
+        (PEOPLE.replace("008", ""), {"missing_values": ["?"]}, r"data\.id: row 2 of .* has no id"),
         (PEOPLE, {"columns": [["farbe"], ["ages"]]}, r"data\.columns: .* has no column 'ages'"),
         (PEOPLE, {"columns": [["farbe"], ["farbe"]]}, "'farbe' is held by more than one worker"),
         (PEOPLE, {"columns": [["farbe", "income"]]}, "'income' is the label or the id"),
@@ -184,6 +199,7 @@ def test_constant_columns_and_numbers_that_are_names(tmp_path):
             r"data\.label: .* has no column 'income'; .* \(has the file no header line\?\)",
         ),
         (PEOPLE + "011,3\n", {}, "cannot be read as a table: .*[Ee]xpected 5 columns, got 2"),
+        ("person;a;income\n1;2,5;0\n", {}, r"cannot be read as a table: .* \(is data\.separator right\?\)"),
         ("person,income\n1,2\n", {}, "has no columns besides"),
         ("", {}, "cannot be read as a table"),
     ],

@@ -41,11 +41,20 @@ def test_dates_get_a_sentence(told):
         (("€ 3", "-€4", "5 €"), "€ 3"),
         (("EUR 3", "4 EUR"), "EUR 3"),
         (("1'000", "3"), "1'000"),
+        (("1", "２"), "２"),
+        (("٣", "٤"), "٣"),
     ],
 )
 def test_numbers_that_are_not_written_as_such_get_a_sentence(told, strange):
     with pytest.raises(UserError, match=rf"holds numbers, and .{strange}. is not written as one"):
         check_words("sum", words(*told), "a.csv")
+
+
+def test_numbers_beside_words_that_are_empty_and_not_said_to_be_missing_get_a_sentence():
+    with pytest.raises(
+        UserError, match=r"column 'sum' of a\.csv holds numbers and empty words; put '' among data\.mis"
+    ):
+        check_words("sum", words("1", "", "3"), "a.csv")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).parents[2] / "examples" / "plugin_package"
 ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith(("GRPC_", "PYTHON"))}
 
 BROKEN = '''
-from attacker.interface import AttackPlugin
+import torch
+from attacker.interface import AttackPlugin, Recovery
 from worker.defences import Defence
 
 class Crash(AttackPlugin):
@@ -26,6 +27,16 @@ class Crash(AttackPlugin):
         pass
     def recover(self, progress):
         return 1 / 0
+
+class Odd(Crash):
+    """Recovers slices of no shape that fits."""
+    def recover(self, progress):
+        return Recovery(slices=(torch.zeros(20, 7), torch.zeros(20, 7)))
+
+class Mute(Defence):
+    """Forgets to return."""
+    def apply(self, gradients, played):
+        pass
 
 class Bad(Defence):
     """Fails in its second round."""
@@ -53,8 +64,9 @@ def python(tmp_path_factory) -> Path:
     about = packages / "broken-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    points = "[cafe.attacks]\ncrash = broken_plugins:Crash\nlost = no_such_module:Lost\n"
-    (about / "entry_points.txt").write_text(points + "[cafe.defences]\nbad = broken_plugins:Bad\n")
+    points = "[cafe.attacks]\ncrash = broken_plugins:Crash\nodd = broken_plugins:Odd\nlost = no_such_module:Lost\n"
+    points += "[cafe.defences]\nbad = broken_plugins:Bad\nmute = broken_plugins:Mute\n"
+    (about / "entry_points.txt").write_text(points)
     return executable
 
 
@@ -90,6 +102,8 @@ def test_all_four_take_part_in_a_run(python, tmp_path):
     ("change", "sentence"),
     [
         ("attack.name=crash", "cafe: the attack plug-in crash failed in recover: ZeroDivisionError: division by zero"),
+        ("attack.name=odd", "cafe: the attack plug-in odd failed in recover: slices[0] must be a dense floating-point"),
+        ("defence.name=mute", "the defence plug-in mute failed in apply: it must return the tensors by name, not None"),
         ("defence.name=bad", "the defence plug-in bad failed in apply: KeyError: 'bottom.weights' (broken_plugins.py"),
     ],
 )

@@ -26,6 +26,10 @@ def parquets() -> dict[str, bytes]:
         "many_rows": pa.table({name: pa.nulls(rows, pa.float64()) for name in ("person", "a", "b", "y")}),
         "long_word": pa.table({"person": [str(n) for n in range(3_000)], "a": [1.0] * 3_000, "b": word, "y": word}),
     }
+    few, long = pa.array(range(700)), ["x" * 1_000_000] * 700
+    for kind in (pa.large_string(), pa.binary()):
+        columns = {"person": few, "a": few, "b": pa.array(long, kind), "y": pa.array([0, 1] * 350)}
+        tables[f"long_{kind}"] = pa.table(columns)
     made = {}
     for name, table in tables.items():
         file = io.BytesIO()

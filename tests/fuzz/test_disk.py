@@ -19,6 +19,7 @@ from vfl.config import RunConfig, load_config, parse_config
 from vfl.datasets.npz import Npz
 from vfl.errors import UserError
 from vfl.files import read_bounded
+from vfl.results import load_summary
 from vfl.slices import WorkerData
 from vfl.tls import COORDINATOR, load_identity, read_certificate, role_of
 from vfl.yaml_text import YamlError, parse_yaml
@@ -157,3 +158,25 @@ def test_a_config_as_long_as_the_limit_and_one_byte_longer(here):
 def test_what_small_configs_say_is_read_back_the_same():
     config = small_config()
     assert parse_config(parse_yaml(config.model_dump_json()), "itself") == config
+
+
+@pytest.mark.parametrize("way", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "lzma"])
+def test_an_archive_in_another_compression_is_refused_before_it_is_unpacked(here, way):
+    path = here / "bomb.npz"
+    with zipfile.ZipFile(path, "w", compression=way) as made, made.open("x.npy", "w") as file:
+        for _ in range(256):
+            file.write(bytes(1 << 20))
+    path.write_bytes(path.read_bytes().replace((256 << 20).to_bytes(4, "little"), (1000).to_bytes(4, "little")))
+    with little_memory():
+        _, refusal = outcome(lambda: archive.read_shapes(path, ["x"]), archive.ArchiveError)
+    assert "only deflate is read" in refusal
+
+
+def test_a_summary_that_nests_for_ever_or_has_no_end_is_refused(here):
+    for make in (lambda path: path.write_text("[" * 100_000), lambda path: path.symlink_to("/dev/zero")):
+        path = here / "summary.json"
+        path.unlink(missing_ok=True)
+        make(path)
+        with little_memory():
+            _, refusal = outcome(lambda: load_summary(here), UserError)
+        assert "summary.json cannot be read" in refusal

@@ -1,6 +1,7 @@
 """Recorded runs and checkpoints that may be anybody's: what does not fit is named, and nothing is ever imported."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,12 @@ def signed(tree) -> bytes:
     """A meta.json with a checksum that fits: it keeps out accidents, and nobody who wants to deceive."""
     tree = {key: value for key, value in tree.items() if key != "sha256"}
     return json.dumps({**tree, "sha256": _checksum(tree)}).encode()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_is_imported(tmp_path_factory):
+    """What a reader imports the first time is no memory that a file takes."""
+    list(Transcript(transcript(tmp_path_factory.mktemp("good"), seeds("meta")[0])))
 
 
 @fuzz
@@ -127,3 +134,17 @@ def test_a_recorded_run_can_neither_import_nor_write_elsewhere(here, section, va
     assert {path.name for path in here.rglob("*")} == {"evil.py", "run", "transcript"} | {
         path.name for path in folder.iterdir()
     }
+
+
+@pytest.mark.parametrize("name", ["meta.json", ROUND, PARAMETERS])
+@pytest.mark.parametrize("kind", ["device", "pipe"])
+def test_a_recorded_file_that_has_no_end_is_named_and_not_read(here, name, kind):
+    folder = transcript(here, seeds("meta")[0])
+    (folder / name).unlink()
+    if kind == "device":
+        (folder / name).symlink_to("/dev/zero")
+    else:
+        os.mkfifo(folder / name)
+    _, refusal = outcome(lambda: list(Transcript(folder)), UserError)
+    assert name in refusal
+    assert "not a plain file" in refusal

@@ -298,9 +298,8 @@ def test_whoever_does_not_come_back_is_named_and_what_was_done_is_kept(tmp_path)
         first, second = both(coordinator)
         for worker in (first, second):
             worker.upload(1)
-        assert first.next_round().round == 2
+        assert [first.next_round().round for _ in range(2)] == [2, 3]  # ordered ahead: round 1 is done by then
         second.orders.cancel()
-        assert first.next_round().round == 3
         reason = "after 0.5 s workers [1] have not come back"
         assert first.next_round().abort.reason == reason
         code, words = coordinator.end()

@@ -91,35 +91,48 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def work(file, number, path, key, address, tag, folder):
-    changes = [part for change in SMALL for part in ("--set", change)]
-    own = (*changes, "--id", number, "--data", path, "--align-key", key)
-    return start("work", file, *own, "--coordinator", address, tag=tag, cwd=folder)
-
-
-def test_parties_with_files_of_their_own_are_aligned_over_the_wire(tmp_path):
-    """Three processes that hold one file each give the same recovery as one simulation that has all three."""
-    key = tmp_path / "key"
+def aligned(folder, files, *changes):
+    """Let a coordinator and a worker for each file, in processes of their own, run to the end; return the summary."""
+    key = folder / "key"
     key.write_bytes(b"everybody in a simulation may know this")
     file = ROOT / "configs" / "tables" / "adult_parties.yaml"
-    address = f"127.0.0.1:{free_port()}"
-    tag = str(tmp_path)
-    changes = [part for change in SMALL for part in ("--set", change)]
-    coordinator = start("serve", file, *changes, "--listen", address, "--out", tmp_path / "out", tag=tag, cwd=ROOT)
-    workers = [work(file, number, path, key, address, tag, tmp_path) for number, path in enumerate(FILES)]
-    parties = (coordinator, *workers)
+    address, tag = f"127.0.0.1:{free_port()}", str(folder)
+    sets = [part for change in (*SMALL, *changes) for part in ("--set", change)]
+    parties = [start("serve", file, *sets, "--listen", address, "--out", folder / "out", tag=tag, cwd=ROOT)]
+    for number, path in enumerate(files):
+        own = (*sets, "--id", number, "--data", path, "--align-key", key)
+        parties.append(start("work", file, *own, "--coordinator", address, tag=tag, cwd=folder))
     try:
         said = [process.communicate(timeout=500)[1] for process in parties]
     finally:
         for process in parties:
             process.kill()
-    assert [process.returncode for process in parties] == [0] * 4, said
-    summary = load_summary(tmp_path / "out")
-    config = config_of("adult_parties", *SMALL, f"data.files=[{', '.join(map(str, FILES))}]")
-    data = load_data(config)
-    assert summary["samples"] == 40
-    # The coordinator knows no file: what it rebuilt is held against the files here.
-    assert score_run(tmp_path / "out", config, data)["attack"]["share_exact"] == 1.0
+    assert [process.returncode for process in parties] == [0] * len(parties), said
+    return load_summary(folder / "out")
+
+
+def scored(out, files, *changes):
+    """The coordinator knows no file: what it rebuilt is held against the files here."""
+    config = config_of("adult_parties", *SMALL, *changes, f"data.files=[{', '.join(map(str, files))}]")
+    return score_run(out, config, load_data(config))["attack"]
+
+
+def test_parties_with_files_of_their_own_are_aligned_over_the_wire(tmp_path):
+    """Three processes that hold one file each give the same recovery as one simulation that has all three."""
+    assert aligned(tmp_path, FILES)["samples"] == 40
+    assert scored(tmp_path / "out", FILES)["share_exact"] == 1.0
+
+
+def test_a_label_holder_whose_file_has_ids_and_labels_alone_is_aligned_as_the_others_are(tmp_path):
+    labels = tmp_path / "labels.csv"
+    with FILES[2].open(encoding="utf-8") as file:
+        rows = [f"{row['person']},{row['income']}" for row in csv.DictReader(file)]
+    labels.write_text("\n".join(["person,income", *rows]) + "\n", encoding="utf-8")
+    files, alone = [*FILES[:2], labels], "federation.label_holder_features=false"
+    assert aligned(tmp_path, files, alone)["samples"] == 40
+    found = scored(tmp_path / "out", files, alone)
+    assert (found["share_exact"], found["label_accuracy"]) == (1.0, 1.0)
+    assert {column["worker"] for column in found["columns"]} == {0, 1}
 
 
 def test_a_table_without_its_key_gets_a_sentence():

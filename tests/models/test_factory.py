@@ -44,6 +44,40 @@ def crooked(shape):
 
 def failing(shape):
     return {}["weights"]
+
+class Made(nn.Module):
+    def __init__(self, make):
+        super().__init__()
+        self.fc, self.make = nn.Linear(4, 3), make
+    def forward(self, x):
+        return self.make(self.fc(x))
+
+MAKE = {
+    "int64": lambda z: z.long(), "float64": lambda z: z.double(), "bfloat16": lambda z: z.bfloat16(),
+    "complex": lambda z: z + 0j, "sparse": lambda z: z.to_sparse(), "flattened": lambda z: z.reshape(1, -1),
+    "one number": lambda z: z.sum(), "no width": lambda z: z[:, :0], "a tuple": lambda z: (z,),
+}
+
+def made(shape, how: str):
+    return Made(MAKE[how])
+
+def made_top(widths, classes, how: str):
+    return nn.Sequential(nn.Linear(sum(widths), 4), Made(MAKE[how]))
+
+def configured(shape, model_config=1):
+    return nn.Identity()
+
+def validated(shape, model_validate=1):
+    return nn.Identity()
+
+def hidden(shape, _width=1):
+    return nn.Identity()
+
+def within(shape, factory=1):
+    return nn.Identity()
+
+def strange(shape, width: "a word" = 3):
+    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0], width))
 '''
 
 
@@ -86,12 +120,54 @@ def test_the_top_may_be_a_factory_too():
             r"the model plug-in own_models:failing failed in bottom: KeyError: 'weights' \(own_models.py, line",
         ),
         ("missing", "'own_models:missing' cannot be imported"),
+        ("configured", "an option cannot be called 'model_config'; rename this parameter of own_models:configured"),
+        ("validated", "an option cannot be called 'model_validate'; rename this parameter of own_models:validated"),
+        ("hidden", "an option cannot be called '_width'"),
+        ("within", "an option cannot be called 'factory'"),
     ],
 )
 def test_what_is_wrong_with_a_factory_is_a_sentence_that_names_it(name, sentence):
     with pytest.raises(Exception, match=sentence) as caught:
         whole_model(section(name), [(4,)], 2, 0)
     assert isinstance(caught.value, UserError) or name == "failing"
+
+
+@pytest.mark.parametrize(
+    ("how", "made"),
+    [
+        ("int64", r"int64 \(2, 3\)"),
+        ("float64", r"float64 \(2, 3\)"),
+        ("bfloat16", r"bfloat16 \(2, 3\)"),
+        ("complex", r"complex64 \(2, 3\)"),
+        ("sparse", r"sparse_coo \(2, 3\)"),
+        ("flattened", r"\(1, 6\)"),
+        ("one number", r"\(\)"),
+        ("no width", r"\(2, 0\)"),
+        ("a tuple", "tuple"),
+    ],
+)
+def test_a_bottom_model_puts_out_a_dense_float32_vector_for_each_sample(how, made):
+    told = rf"model own_models:made: a bottom model must .* a dense float32 tensor; it made {made} of two samples"
+    with pytest.raises(UserError, match=told):
+        whole_model(section("made", how=how), [(4,)], 2, 0)
+
+
+@pytest.mark.parametrize(("how", "made"), [("int64", r"int64 \(2, 3\)"), ("sparse", r"sparse_coo \(2, 3\)")])
+def test_a_top_model_puts_out_numbers_that_a_loss_can_be_made_of(how, made):
+    with pytest.raises(UserError, match=rf"the top model of own_models:made_top must .*; it made {made} of two"):
+        build_top(section("bottom", top={"name": "own_models:made_top", "how": how}), [5], 3, 0)
+
+
+@pytest.mark.parametrize("name", ["torch:relu", "builtins:dict"])
+def test_what_does_not_tell_its_parameters_is_no_model(name):
+    with pytest.raises(
+        UserError, match=rf"'{name}' does not tell its parameters, .* name a function factory\(shape, …"
+    ):
+        build_bottom(ModelSection(name=name), (4,), 0, 0)
+
+
+def test_an_annotation_that_means_nothing_is_no_type():
+    assert build_bottom(section("strange", width=6), (4,), 0, 0)[1].out_features == 6
 
 
 def test_an_unknown_option_is_named_with_those_that_there_are():

@@ -29,7 +29,7 @@ class Slow(AttackPlugin):
             assert self.pid is not None
             self.pid.write_text(str(os.getpid()))
             time.sleep(3600)
-        return _Slow(self)
+        return _Slow(self, setting.samples)
 
     def fail(self, where: Where) -> None:
         if self.fails == where:
@@ -37,8 +37,8 @@ class Slow(AttackPlugin):
 
 
 class _Slow:
-    def __init__(self, options: Slow) -> None:
-        self._options = options
+    def __init__(self, options: Slow, samples: int) -> None:
+        self._options, self._samples = options, samples
         self._seen: list[str] = []
         self._versions: list[object] = []
 
@@ -61,7 +61,7 @@ class _Slow:
         notes = (*self._seen, f"{len(self._versions)} versions at priority {priority}")
         if self._options.threads:
             notes = (f"{torch.get_num_threads()} threads",)
-        return Recovery(labels=torch.arange(3), notes=notes)
+        return Recovery(labels=torch.arange(self._samples) % 3, notes=notes)
 
 
 def described(observation: Observation) -> str:

@@ -1,5 +1,6 @@
 """The attack in its own process: it sees every round once, in order and to the last bit, however slow it is."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -11,10 +12,13 @@ import pytest
 import torch
 
 from attacker.interface import attacks, silent
+from server import shelf
 from server.aside import Aside, AttackProcess
 from server.shelf import SLOTS
 from tests.server.slow_attack import described
 from tests.support import run_in_one_process, small_config
+from vfl import tensor_file
+from vfl.direct import write_directly
 from vfl.errors import RunFailedError, UserError
 from vfl.observation import Setting
 from vfl.partition import partition
@@ -76,13 +80,44 @@ def test_a_slow_attack_sees_every_round_once_in_order_and_to_the_last_bit(tmp_pa
         recovery = beside.aside.recover(lambda *step: steps.append(step))
         assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
         assert recovery.notes[-1] == f"{versions} versions at priority {os.getpriority(os.PRIO_PROCESS, 0)}"
-        assert torch.equal(recovery.labels, torch.arange(3))
+        assert torch.equal(recovery.labels, torch.arange(24) % 3)
         assert steps[-1] == ("slow", 1, 1)
         assert ("observing", 1, 1) not in steps
         assert beside.queue.longest > SLOTS
         assert 0 < beside.queue.spilled < ROUNDS
         assert list((tmp_path / "transcript").iterdir()) == []
     assert not (tmp_path / "transcript").exists()
+
+
+def test_large_rounds_that_wait_on_disk_go_there_past_the_cache_to_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(shelf, "LARGE", 0)
+    possible, written = write_directly(tmp_path / "probe", [b"x"]), []
+
+    def noted(path, parts):
+        written.append(write_directly(path, parts))
+        return written[-1]
+
+    monkeypatch.setattr(tensor_file, "write_directly", noted)
+    with Beside(tmp_path, seconds=0.1) as beside:
+        beside.start()
+        beside.show()
+        recovery = beside.aside.recover(silent)
+        assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
+    assert written
+    assert set(written) == {possible}
+
+
+def test_on_a_slow_disk_the_cache_is_left_to_take_its_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(shelf, "LARGE", 0)
+    written, clock = [], itertools.count(0, 0.6)
+    monkeypatch.setattr(shelf, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # each write takes 0.6 s
+    monkeypatch.setattr(tensor_file, "write_directly", lambda path, _: written.append(path.name))
+    with Beside(tmp_path, seconds=0.1) as beside:
+        beside.start()
+        beside.show()
+        assert beside.queue.spilled > 2
+        beside.aside.recover(silent)
+    assert len(written) == 4  # two rounds and their parameters
 
 
 RECOVERS = """

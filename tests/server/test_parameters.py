@@ -13,6 +13,7 @@ from bench.one_process import observations
 from server.parameters import Parameters
 from tests.support import flat
 from vfl.config import RateSchedule, TrainingConfig
+from vfl.errors import UserError
 from vfl.models import build_bottom, build_top, output_width
 from vfl.observation import ModelTensors, Setting
 from vfl.partition import partition
@@ -124,3 +125,22 @@ def test_a_worker_without_gradients_keeps_its_parameters_under_decay_and_clippin
         for new, old in zip(parameters.current.bottoms, before.bottoms, strict=True)
     ]
     assert same == [True, False, False]
+
+
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}], ids=["momentum", "adam"])
+def test_what_an_optimiser_cannot_have_remembered_is_refused_before_a_step(optimizer):
+    parameters = Parameters(SETTING, TrainingConfig(lr=0.1, **optimizer))
+    parameters.update(1, filled(parameters, 1.0))
+    whole = parameters.tensors()
+    kept = [name for name in whole if name.startswith("optimizer.")]
+    longest = max(kept, key=lambda name: whole[name].numel())
+    wrong = [whole | {longest: whole[longest][:-1]}, whole | {longest: whole[longest].double()}]
+    wrong.append(whole | {longest + "_of_another": whole[longest]})
+    if "optimizer" in optimizer:
+        wrong.append({name: tensor for name, tensor in whole.items() if name != longest})
+    for tensors in wrong:
+        with pytest.raises(UserError, match="do not fit the config's model"):
+            Parameters(SETTING, TrainingConfig(lr=0.1, **optimizer)).restore(2, tensors)
+    again = Parameters(SETTING, TrainingConfig(lr=0.1, **optimizer))
+    again.restore(2, whole)
+    again.update(2, filled(again, 1.0))

@@ -94,6 +94,30 @@ def test_the_same_command_runs_only_what_is_not_done_and_gives_the_same_tables(s
     assert repeated == ["broken"]
 
 
+def test_where_runs_the_chosen_cells_and_the_table_says_that_the_others_were_not_run(tmp_path):
+    attack = {"training": TRAINING, "here, too": {**TRAINING, "attack": {"name": "none"}}}
+    away = {"attack": {"name": "none"}, "data": {"name": "npz", "path": "nowhere.npz"}}  # not looked at
+    write_sweep(
+        tmp_path,
+        axes={"attack": attack | {"away": away}, "seed": [0, 1, 2]},
+        table={"rows": ["attack"], "columns": ["seed"], "value": "train.loss_end"},
+    )
+    chosen = ("--where", "attack=here, too", "--where", "seed=0", "--where", "seed = 2")
+    done = cafe("sweep", "grid.yaml", "--out", "out", *chosen, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "cell 2 of 2" in done.stderr
+    assert set(rows_in(tmp_path / "out")) == {"here, too, 0", "here, too, 2"}
+    lines = (tmp_path / "out/table.md").read_text().splitlines()
+    assert [line.count("not run") for line in lines if line.startswith(("| training", "| here", "| away"))] == [3, 1, 3]
+    wrong = {
+        "seed=5": "--where seed=5: seed has no value '5', choose one of 0 | 1 | 2",
+        "sead=1": "--where sead=1: give AXIS=VALUE with one of the axes attack, seed",
+    }
+    for where, sentence in wrong.items():
+        refused = cafe("sweep", "grid.yaml", "--where", where, cwd=tmp_path)
+        assert (refused.returncode, sentence in refused.stderr) == (2, True), refused.stderr
+
+
 def test_only_a_complete_run_of_an_equal_config_counts_as_done(swept, tmp_path):
     folder, _ = swept
     (cell,) = (cell for cell in load_plan(folder / "grid.yaml").cells if cell.name == "squares")

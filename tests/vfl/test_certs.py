@@ -3,10 +3,13 @@
 import datetime
 import ipaddress
 import shutil
+import ssl
 import stat
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
 from vfl.certs import make_certificates, worker_names
@@ -161,3 +164,25 @@ def test_plain_text_may_not_leave_it(address):
     assert not is_loopback(address)
     with pytest.raises(UserError, match=r"without --tls DIR .* or say --insecure"):
         refuse_plain(address, "--listen")
+
+
+def test_a_worker_s_number_of_thousands_of_digits_is_no_role():
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "worker")])
+    now = datetime.datetime.now(datetime.UTC)
+    for digits, role in (("7", worker_role(7)), ("9" * 5000, None)):
+        builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+        urn = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"urn:cafe:worker:{digits}")])
+        assert role_of(builder.add_extension(urn, critical=False).sign(key, hashes.SHA256())) == role
+
+
+def test_a_certificate_of_an_unknown_version_or_with_an_extension_twice_is_refused_or_nobodys(made, tmp_path):
+    der = read_certificate(made / "worker-0.pem").public_bytes(serialization.Encoding.DER)
+    version = bytes.fromhex("a003020102")  # the third
+    path = tmp_path / "other.pem"
+    path.write_text(ssl.DER_cert_to_PEM_cert(der.replace(version, version[:-1] + b"\x07", 1)))
+    with pytest.raises(UserError, match="is not a certificate in PEM"):
+        read_certificate(path)
+    key_usage, alternative_name = bytes.fromhex("0603551d0f"), bytes.fromhex("0603551d11")
+    path.write_text(ssl.DER_cert_to_PEM_cert(der.replace(key_usage, alternative_name, 1)))
+    assert role_of(read_certificate(path)) is None

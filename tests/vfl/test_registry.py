@@ -3,8 +3,9 @@ import sys
 import textwrap
 
 import pytest
+from pydantic import field_validator
 
-from attacker.interface import attacks
+from attacker.interface import AttackPlugin, attacks
 from vfl.catalogue import catalogue
 from vfl.errors import RunFailedError, UserError
 from vfl.models import models
@@ -118,3 +119,45 @@ def test_errors_of_other_plugins_are_told_with_their_place_and_what_passes_passe
         raise UserError("as it was")
     with pytest.raises(KeyError), attacks.guard("mine", Other(), "observe", KeyError):
         raise KeyError("meant")
+
+
+def test_a_plugin_does_not_end_the_program_but_a_person_does():
+    class Other(Plugin):
+        pass
+
+    with (
+        pytest.raises(RunFailedError, match="mine failed in observe: SystemExit: 3"),
+        attacks.guard("mine", Other(), "observe"),
+    ):
+        raise SystemExit(3)
+    with pytest.raises(KeyboardInterrupt), attacks.guard("mine", Other(), "observe"):
+        raise KeyboardInterrupt
+
+
+class Picky(AttackPlugin):
+    """Fails while its options are checked."""
+
+    how: str = ""
+
+    @field_validator("how")
+    @classmethod
+    def _known(cls, how: str) -> str:
+        return {"": "", "later": "later", "leaves": "leaves"}[how]
+
+    def model_post_init(self, _context: object) -> None:
+        if self.how == "later":
+            raise TypeError("a bug")
+        if self.how == "leaves":
+            raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"), [("odd", "KeyError: 'odd'"), ("later", "TypeError: a bug"), ("leaves", "SystemExit: 0")]
+)
+def test_an_error_while_options_are_checked_bears_the_plugins_name(how, told):
+    sentence = rf"the attack plug-in {__name__}:Picky failed in the check of its options: {told} \(test_registry.py"
+    with pytest.raises(RunFailedError, match=sentence):
+        attacks.build(PluginSection(name=f"{__name__}:Picky", how=how))
+    assert attacks.build(PluginSection(name=f"{__name__}:Picky")).how == ""
+    with pytest.raises(UserError, match=r"attack\.how: .*\(got 3\)"):
+        attacks.build(PluginSection(name=f"{__name__}:Picky", how=3))

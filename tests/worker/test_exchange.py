@@ -1,7 +1,9 @@
 """The exchange between workers over a real socket."""
 
 import threading
+import time
 from concurrent import futures
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -9,11 +11,14 @@ import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos import worker_pb2_grpc
+from protos.coordinator_pb2 import End, JoinRequest, Order
+from protos.wire import ChunkView
 from tests.support import small_config
 from vfl import limits
 from vfl.errors import RunFailedError
 from vfl.tls import worker_role
 from worker.exchange import Peer
+from worker.link import Link, LinkLostError
 from worker.rendezvous import Rendezvous, swap_parts
 from worker.serving import WorkerServer
 
@@ -107,3 +112,51 @@ def test_only_the_label_holder_exchanges_and_every_worker_is_healthy():
         checked = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
         assert checked.status == health_pb2.HealthCheckResponse.SERVING
     server.stop()
+
+
+def test_a_peer_has_one_exchange_at_a_time_and_the_next_when_that_has_ended(label_holder):
+    rendezvous, address = label_holder
+    first = Peer(address, "run", 1, 30, worker_role(0))
+    with futures.ThreadPoolExecutor() as pool, grpc.insecure_channel(address) as channel:
+        waiting = pool.submit(first.swap, 1, torch.arange(5), torch.ones(5, 3))
+        deadline = time.monotonic() + 30
+        while 1 not in rendezvous._brought and time.monotonic() < deadline:
+            time.sleep(0.01)
+        parts = swap_parts("run", 1, 1, {"output": torch.zeros(5, 3)})
+        with pytest.raises(grpc.RpcError) as refused:
+            list(worker_pb2_grpc.ExchangeStub(channel).Swap(parts, timeout=30))
+        assert "an exchange of worker 1 is under way already" in refused.value.details()
+        assert torch.equal(rendezvous._brought[1].output, torch.ones(5, 3))
+        for number in (1, 2, 3):
+            rendezvous.answer(number, {1: torch.full((5, 3), float(number))})
+            assert torch.equal(waiting.result(30), torch.full((5, 3), float(number)))
+            waiting = pool.submit(first.swap, number + 1, torch.arange(5), torch.ones(5, 3))
+        rendezvous.fail("over")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        ([], LinkLostError, "closed the connection before its welcome"),
+        ([Order(end=End(rounds=1))], RunFailedError, "answered a join without a welcome"),
+        ([ChunkView(0, memoryview(b"x"), 1)], RunFailedError, "answered a join without a welcome"),
+    ],
+    ids=["nothing", "another order", "a chunk"],
+)
+def test_a_join_that_is_answered_without_a_welcome_gets_a_sentence(answer, error, words):
+    class Answers:
+        def __init__(self):
+            self._left = iter(answer)
+
+        def __next__(self):
+            return next(self._left)
+
+        def cancel(self):
+            pass
+
+    link = Link.__new__(Link)
+    link._address, link._worker = "127.0.0.1:1", 0
+    link._stub = SimpleNamespace(Join=lambda _request: Answers())
+    with pytest.raises(error, match=words) as caught:
+        link.join(JoinRequest())
+    assert type(caught.value) is error

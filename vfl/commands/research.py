@@ -1,6 +1,7 @@
 """`attack`, `sweep`, `results`, `list`, `bench`: what a coordinator recorded, many runs, what there is, how fast."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,6 +66,10 @@ def sweep(
     size: Annotated[
         str | None, typer.Option(help="One of the file's sizes, such as smoke, small or paper; small by default.")
     ] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AXIS=VALUE", help="Run only cells with this value; may be repeated."),
+    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells at a time; cores // (workers + 1) by default.")] = None,
     engine: Annotated[str, typer.Option(help="Where cells run: local or ray.")] = "local",
     address: Annotated[
@@ -73,16 +78,17 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Run many federations, a grid of changes to one config, and put all results in one table."""
-    from sweep.plan import load_plan
+    from sweep.plan import chosen_cells, load_plan
 
     plan = load_plan(file, changes, size)
+    cells = chosen_cells(plan, where or [])
     folder = results_folder(out or Path("runs") / plan.name, file)
     from sweep.check import check_cells
     from sweep.main import choose_engine, run_sweep
 
-    chosen = choose_engine(engine, jobs, address)
-    check_cells(plan, file)
-    run_sweep(plan, folder, chosen, quiet)
+    where_to_run = choose_engine(engine, jobs, address)
+    check_cells(replace(plan, cells=cells), file)
+    run_sweep(plan, folder, where_to_run, quiet, cells)
 
 
 def results(

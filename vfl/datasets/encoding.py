@@ -11,6 +11,12 @@ from torch import Tensor
 
 from vfl.errors import UserError
 
+SHOWN = 20
+"""Rows that are put beside the recovered ones."""
+
+LONGEST = 2**53
+"""Up to here every whole number is a float of its own."""
+
 MISSING = "(missing)"
 """The category of what is not there, where the config lets values be missing and no word is the same."""
 
@@ -47,6 +53,10 @@ class Column:
     indicator: bool = False
     """Whether a feature says which are missing: a number's second, a category's last."""
     categories: tuple[str, ...] = ()
+    constant: bool = False
+    """Whether a number is the same in every row: its deviation, 1, is then no measure of it."""
+    first: tuple[float, ...] = ()
+    """The first numbers that it was fitted on, as they were read: a feature has no room for all their digits."""
 
     @property
     def width(self) -> int:
@@ -82,8 +92,19 @@ class Column:
         gone = (features[:, 1] > 0.5).tolist() if self.indicator else [False] * len(features)
         # Features are float32: beyond a hundred-thousandth of the deviation there is only rounding.
         digits = 5 - math.floor(math.log10(self.deviation))
-        numbers = (features[:, 0].double() * self.deviation + self.mean).tolist()
-        return [None if lost else round(number, digits) + 0.0 for number, lost in zip(numbers, gone, strict=True)]
+        beyond, within = (self.mean, 0.0) if self.constant else (0.0, self.mean)
+        numbers = (features[:, 0].double() * self.deviation + within).tolist()
+        return [
+            None if lost else round(number, digits) + beyond + 0.0 for number, lost in zip(numbers, gone, strict=True)
+        ]
+
+    def as_read(self, features: Tensor) -> list[float | str | None]:
+        """Return what `decode` does of the first rows' own features, with all digits of the numbers."""
+        told = self.decode(features)
+        for row, (found, read) in enumerate(zip(told, self.first, strict=False)):
+            if isinstance(found, float) and abs(found - read) <= 1e-4 * self.deviation:  # never another row's
+                told[row] = read
+        return told
 
 
 def fit(name: str, values: Values, most_categories: int, gaps: bool = False) -> Column:
@@ -105,9 +126,10 @@ def fit(name: str, values: Values, most_categories: int, gaps: bool = False) -> 
             f"data: column {name!r} has values up to {np.abs(known).max():g}, too large for a mean and a deviation; "
             f"divide them first, or leave it out of data.columns"
         )
+    first = tuple(values[:SHOWN].tolist())
     if len(known) and deviation <= 1e-12 * abs(mean):  # the same in every row, but for the rounding of the sums
-        mean, deviation = float(known[0]), 1.0
-    return Column(name, "number", mean, deviation, gaps)
+        return Column(name, "number", float(known[0]), 1.0, gaps, constant=True, first=first)
+    return Column(name, "number", mean, deviation, gaps, first=first)
 
 
 def _other_than(words: Sequence[str]) -> str:
@@ -134,5 +156,17 @@ def as_words(values: Values) -> Text:
     if isinstance(values, Text):
         return values
     known, codes = np.unique(values, return_inverse=True)
-    words = tuple(f"{number:.15g}" for number in known)
-    return Text(np.where(np.isnan(values), -1, codes), words)
+    return Text(np.where(np.isnan(values), -1, codes), tuple(map(name_of, known[~np.isnan(known)])))
+
+
+def name_of(number: np.number) -> str:
+    """Write a number so that no other of its type is written alike: a whole one without a point."""
+    return str(number + number.dtype.type(0)).removesuffix(".0")  # no -0
+
+
+def too_long(what: str, names: str = "data.categorical") -> UserError:
+    """Return the sentence about a column of whole numbers that no float holds; `names` keys say that they are names."""
+    return UserError(
+        f"data: {what} has whole numbers beyond 2^53, which would lose digits; name it in {names} if they are names, "
+        f"divide them, or leave it out of data.columns"
+    )

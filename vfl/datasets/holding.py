@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.datasets.encoding import Text, Values, missing_in
+from vfl.datasets.encoding import Text, Values, missing_in, name_of
 from vfl.errors import UserError
 
 MOST_CLASSES = 1000
@@ -75,7 +75,7 @@ def classes_of(labels: Values) -> tuple[Tensor, tuple[str, ...]]:
         return torch.from_numpy(codes), tuple(names)
     found, codes = np.unique(labels, return_inverse=True)
     _check_classes(len(found), "numbers", "bin")
-    return torch.from_numpy(codes.astype(np.int64)), tuple(f"{number:.15g}" for number in found)
+    return torch.from_numpy(codes.astype(np.int64)), tuple(map(name_of, found))
 
 
 def _check_classes(count: int, kind: str, do: str) -> None:

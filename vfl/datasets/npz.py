@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vfl.archive import ArchiveError, read_archive, read_shapes
 from vfl.datasets import Data, DataSet, Facts, data_path, datasets
-from vfl.datasets.encoding import Values, as_words, encode_all, fit
+from vfl.datasets.encoding import LONGEST, Values, as_words, encode_all, fit, too_long
 from vfl.errors import UserError
 from vfl.limits import CLASSES, plain
 from vfl.partition import Shape
@@ -92,8 +92,8 @@ class Npz(DataSet):
             raise UserError(f"data.columns: {max(names, key=names.count)!r} is held by more than one worker")
 
         def read(rows: np.ndarray) -> list[Values]:
-            own = [rows[:, header.index(name)].astype(np.float64) for name in names]
-            return [as_words(v) if n in self.categorical else v for n, v in zip(names, own, strict=True)]
+            own = {name: rows[:, header.index(name)] for name in names}
+            return [as_words(v) if name in self.categorical else _numbers(v, name) for name, v in own.items()]
 
         columns = tuple(
             fit(name, own, self.most_categories) for name, own in zip(names, read(x[: self.samples]), strict=True)
@@ -132,6 +132,12 @@ def _check(x: np.ndarray, y: Tensor, path: Path) -> None:
         raise UserError(f"data.path: {path} has missing or infinite values; fill or drop them first")
 
 
+def _numbers(column: np.ndarray, name: str) -> np.ndarray:
+    if column.dtype.kind in "iu" and ((column > LONGEST) | (column < -LONGEST)).any():
+        raise too_long(f"column {name!r}")
+    return column.astype(np.float64)
+
+
 def _labels(y: np.ndarray, path: Path) -> Tensor:
     if y.ndim != 1 or not np.issubdtype(y.dtype, np.integer):
         raise UserError(
@@ -154,6 +160,8 @@ def _names(array: np.ndarray, key: str, count: int, what: str, path: Path) -> tu
     if len(array) != count:
         raise UserError(f"data.path: {path} has {count} {what} and {len(array)} {key}; it must have one for each")
     names = tuple(one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in array)
+    if "" in names:
+        raise UserError(f"data.path: {key} in {path} has an empty name, number {names.index('') + 1}; give it one")
     repeated = [name for name, times in Counter(names).items() if times > 1]
     if repeated:
         raise UserError(

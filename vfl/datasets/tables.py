@@ -13,7 +13,7 @@ from vfl.alignment import check_ids, common_hashes, keyed_hashes, rows_of
 from vfl.datasets import Data, DataSet, data_path, datasets
 from vfl.datasets.encoding import Text, Values, as_words, encode_all, fit, missing_in
 from vfl.datasets.holding import Holding, classes_of
-from vfl.datasets.table_file import Dialect, TableFile
+from vfl.datasets.table_file import TableFile
 from vfl.datasets.wording import check_words
 from vfl.errors import UserError
 
@@ -33,6 +33,9 @@ class TableSet(DataSet):
     categorical: tuple[str, ...] = Field((), description="columns of numbers that are names of categories")
     missing: Literal["refuse", "indicator", "drop"] = Field(
         "refuse", description="values that are not there: a sentence; a feature or category of their own; no such rows"
+    )
+    missing_values: tuple[str, ...] = Field(
+        ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"), description="words for a value that is not there"
     )
     most_categories: int = Field(100, ge=1, description="the most different words that a column may hold")
 
@@ -77,7 +80,7 @@ class TableSet(DataSet):
         if with_label and self.label not in file.header:
             raise UserError(
                 f"data.label: {path} has no column {self.label!r}, and worker {worker} is the label holder "
-                f"(federation.label_holder)"
+                f"(federation.label_holder){file.hint()}"
             )
         names = self._columns_of(worker, file, with_label)
         if not names and not with_label:
@@ -98,6 +101,11 @@ class TableSet(DataSet):
         )
         labels = next((holding.label for holding in holdings if holding.label is not None), None)
         y, classes = (torch.zeros(rows, dtype=torch.int64), ()) if labels is None else classes_of(labels)
+        if count > 1 and len(classes) > 1 and len(y[train].unique()) == 1:
+            raise UserError(
+                f"data.label: all {count} rows to train with are of the class {classes[int(y[0])]!r}; there is nothing "
+                f"to learn: mix the rows, or change data.samples"
+            )
         grouped = self.columns is not None or self.files is not None
         return Data(
             "table",
@@ -188,9 +196,6 @@ class Csv(TableSet):
     """A table in text files (UTF-8, a header line) whose columns belong to workers by name."""
 
     separator: str = Field(",", description="one ASCII character")
-    missing_values: tuple[str, ...] = Field(
-        ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"), description="what stands for a value that is not there"
-    )
 
     @field_validator("separator")
     @classmethod
@@ -200,7 +205,7 @@ class Csv(TableSet):
         return separator
 
     def _open(self, path: Path, key: str) -> TableFile:
-        return TableFile(path, Dialect(self.separator, self.missing_values), key)
+        return TableFile(path, self.separator, self.missing_values, key)
 
 
 @datasets.register("parquet")
@@ -208,13 +213,14 @@ class Parquet(TableSet):
     """A table in Parquet files whose columns belong to workers by name."""
 
     def _open(self, path: Path, key: str) -> TableFile:
-        return TableFile(path, None, key)
+        return TableFile(path, None, self.missing_values, key)
 
 
 def _ids(values: Values, path: Path) -> tuple[str, ...]:
     assert isinstance(values, Text)
-    if (values.codes < 0).any():
-        raise UserError(f"data.id: row {int(np.argmin(values.codes)) + 1} of {path} has no id")
+    gone = np.array([*(not word for word in values.words), True])[values.codes]  # a code of -1 picks the last entry
+    if gone.any():
+        raise UserError(f"data.id: row {int(np.argmax(gone)) + 1} of {path} has no id; give each row one")
     return tuple(values.words[code] for code in values.codes)
 
 

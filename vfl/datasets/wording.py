@@ -26,17 +26,22 @@ def check_words(name: str, values: Text, source: str) -> None:
             f"leave it out of data.columns, {otherwise}"
         )
     if all(_NUMBER.fullmatch(word) and any(one.isdigit() for one in word) for word in told):
-        strange = next(word for word in told if not is_number(word))
+        strange = next((word for word in told if not is_number(word)), None)
+        if strange is None:  # then it is the empty word that makes words of them all
+            raise UserError(
+                f"{where} holds numbers and empty words; put '' among data.missing_values if they are missing values, "
+                f"{otherwise}"
+            )
         raise UserError(
             f"{where} holds numbers, and {plain(strange)!r} is not written as one: leave out currency, percent and "
-            f"thousands signs, write a decimal point, {otherwise}"
+            f"thousands signs, write a decimal point and the digits 0 to 9, {otherwise}"
         )
 
 
 def is_number(word: str) -> bool:
-    """Tell whether a word is read as a number."""
+    """Tell whether a word is read as a number: Python would take digits of other scripts too, pyarrow does not."""
     try:
         float(word)
     except ValueError:
         return False
-    return True
+    return word.isascii() and "_" not in word

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeGuard
 from weakref import WeakKeyDictionary
 
 import torch
@@ -54,7 +55,7 @@ def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed:
         blank, on = torch.zeros(2, sum(widths)), f"the workers' vectors, {sum(widths)} numbers side by side"
         top = _module(own.name, plugin, model, "top", blank, on)
         logits = run_blank(own.name, top, blank, on)
-    if not isinstance(logits, Tensor) or logits.shape != (2, classes):
+    if not _is_dense(logits) or not logits.is_floating_point() or logits.shape != (2, classes):
         raise UserError(
             f"model{'.top' if named else ''}.name: the top model of {own.name} must map (batch, {sum(widths)}) to "
             f"(batch, {classes}), a logit for each class; it made {_got(logits)} of two samples"
@@ -63,12 +64,14 @@ def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed:
 
 
 def output_width(bottom: nn.Module, shape: Shape) -> int:
-    """Return the length of the vector that a bottom model puts out."""
+    """Return the length of the vector that a bottom model puts out; two samples show that it keeps them apart."""
     name = _BUILT[bottom][0] if bottom in _BUILT else type(bottom).__name__
-    z = run_blank(name, bottom, torch.zeros(1, *shape), f"a slice of shape {shape}")
-    if not isinstance(z, Tensor) or z.dim() != 2 or z.shape[0] != 1:
+    z = run_blank(name, bottom, torch.zeros(2, *shape), f"a slice of shape {shape}")
+    least = 0 if 0 in shape else 1
+    if not _is_dense(z) or z.dtype != torch.float32 or z.dim() != 2 or len(z) != 2 or z.shape[1] < least:
         raise UserError(
-            f"model {name}: a bottom model must map (batch, …) to (batch, features), got {_got(z)} for one sample"
+            f"model {name}: a bottom model must map (batch, …) to (batch, features), a dense float32 tensor; it made "
+            f"{_got(z)} of two samples"
         )
     return int(z.shape[1])
 
@@ -88,8 +91,18 @@ _BUILT: WeakKeyDictionary[nn.Module, tuple[str, SplitModel]] = WeakKeyDictionary
 """Which plug-in built a model, and what the config calls it."""
 
 
-def _got(value: object) -> object:
-    return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+def _is_dense(value: object) -> TypeGuard[Tensor]:
+    return isinstance(value, Tensor) and value.layout == torch.strided
+
+
+def _got(value: object) -> str:
+    """Return what a model made, in words: the shape, and what is unusual about the numbers."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    unusual = [str(value.layout)] if value.layout != torch.strided else []
+    unusual += [str(value.dtype)] if value.dtype != torch.float32 else []
+    told = " ".join(word.removeprefix("torch.") for word in unusual)
+    return f"{told} {tuple(value.shape)}".lstrip()
 
 
 def _module(name: str, plugin: SplitModel, model: object, part: str, x: Tensor, on: str) -> nn.Module:

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, get_type_hints
 
-from pydantic import ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, create_model
 from torch import nn
 
 from vfl.errors import UserError
@@ -13,6 +13,9 @@ from vfl.partition import Shape
 
 TAKEN = ("name", "top", "bottom", "bottoms", "shared")
 """What no option of a model can be called."""
+
+_MEANT = frozenset({"factory", *(name for name in dir(BaseModel) if name.startswith("model_"))})
+"""Names that mean something to the class that a factory is made into."""
 
 
 class FactoryBottom(SplitModel):
@@ -49,7 +52,7 @@ def top_factory(name: str, factory: Callable[..., Any]) -> type[SplitModel]:
 
 def _plugin(name: str, factory: Callable[..., Any], base: type[SplitModel], given: tuple[str, ...]) -> type[SplitModel]:
     """Make a class whose fields are the parameters that follow the given ones."""
-    signature = inspect.signature(factory)
+    signature = _signature(name, factory, given)
     parameters = [p for p in signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if len(parameters) < len(given) or any(p.name in TAKEN for p in parameters[len(given) :]):
         call = f"{name.rpartition(':')[2]}{signature}"
@@ -61,17 +64,40 @@ def _plugin(name: str, factory: Callable[..., Any], base: type[SplitModel], give
     fields: dict[str, Any] = {
         p.name: (hints.get(p.name, Any), ... if p.default is p.empty else p.default) for p in parameters[len(given) :]
     }
-    made = create_model(getattr(factory, "__name__", "Factory"), __base__=base, __module__=factory.__module__, **fields)
+    made = _class(name, factory, base, fields)
     made.__doc__ = inspect.getdoc(factory) or f"{name}."
     made.factory = staticmethod(factory)  # type: ignore[attr-defined]
     return made
+
+
+def _signature(name: str, factory: Callable[..., Any], given: tuple[str, ...]) -> inspect.Signature:
+    try:
+        return inspect.signature(factory)
+    except (ValueError, TypeError):  # as of many that are written in C
+        raise UserError(
+            f"model.name: {name!r} does not tell its parameters, so it cannot be a model; name a function "
+            f"factory({', '.join(given)}, …) of your own that returns a torch.nn.Module"
+        ) from None
+
+
+def _class(name: str, factory: Callable[..., Any], base: type[SplitModel], fields: dict[str, Any]) -> type[SplitModel]:
+    """Return a plug-in class with these fields; of names that mean something to a plug-in a sentence tells."""
+    module = getattr(factory, "__module__", None) or name.partition(":")[0]
+    taken = next((field for field in fields if field.startswith("_") or field in _MEANT), None)
+    if taken is not None:
+        raise UserError(f"model.name: an option cannot be called {taken!r}; rename this parameter of {name}")
+    try:
+        return create_model(getattr(factory, "__name__", "Factory"), __base__=base, __module__=module, **fields)
+    except Exception as error:  # a type that nothing can be checked against
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"model.name: the parameters of {name!r} cannot be options: {told}") from None
 
 
 def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
     """Return the types of the parameters; none where a name in them means nothing at run time."""
     try:
         return get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
-    except (NameError, TypeError):
+    except Exception:  # an annotation may say anything, and be evaluated here for the first time
         return {}
 
 

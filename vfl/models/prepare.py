@@ -25,7 +25,7 @@ def run_blank(name: str, model: nn.Module, x: Tensor, on: str) -> object:
             return model(x)
     except CafeError:
         raise
-    except Exception as error:  # whatever somebody's model does
+    except (Exception, SystemExit) as error:  # whatever somebody's model does
         told = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(f"model {name} cannot run on {on}: {told}") from None
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -11,6 +12,14 @@ from torch import Tensor, nn
 from vfl.observation import Tensors
 from vfl.registry import Plugin, PluginSection, Registry
 from vfl.seeds import derive, generator
+from worker.defences.checking import (
+    fitting_mean,
+    fitting_report,
+    fitting_rows,
+    fitting_schedule,
+    fitting_upload,
+    kinds_of,
+)
 
 
 @dataclass(frozen=True)
@@ -131,15 +140,20 @@ class Chain:
 
     def __init__(self, sections: Sequence[PluginSection], plan: Plan) -> None:
         built = [defences.build(section) for section in sections]
-        for defence in built:
-            plan = replace(plan, schedule=defence.schedule(plan.schedule))
-        self._plan, self._built = plan, built
-        self._names = [section.name for section in sections]
-        self._shields = []
-        for name, defence in zip(self._names, built, strict=True):
-            with defences.guard(name, defence, "start"):
-                self._shields.append(defence.start(plan))
-        self._policies = [shield for shield in self._shields if isinstance(shield, RowPolicy)]
+        self._names, self._built = [section.name for section in sections], built
+        for place, defence in enumerate(built):
+            with self._guard(place, "schedule"):
+                plan = replace(plan, schedule=fitting_schedule(self._names[place], defence.schedule(plan.schedule)))
+        self._plan = plan
+        self._shields: list[Shield] = []
+        self._policies: list[tuple[int, RowPolicy]] = []
+        for place, defence in enumerate(built):
+            with self._guard(place, "start"):
+                shield = defence.start(plan)
+            self._shields.append(shield)
+            with self._guard(place, "mean_over"):  # up to Python 3.11 isinstance asks for its value
+                if isinstance(shield, RowPolicy):
+                    self._policies.append((place, shield))
         self._counting = [section.name for section, one in zip(sections, built, strict=True) if one.keeps_count]
         self._seen: dict[int, bytes] = {}
         self._withheld: tuple[int, str] | None = None
@@ -153,12 +167,18 @@ class Chain:
     @property
     def mean_over(self) -> int | None:
         """Return what sums over a batch are divided by; None for the batch's own length."""
-        return next((policy.mean_over for policy in self._policies if policy.mean_over is not None), None)
+        for place, policy in self._policies:
+            with self._guard(place, "mean_over"):
+                over = fitting_mean(self._names[place], policy.mean_over)
+            if over is not None:
+                return over
+        return None
 
     def rows(self, number: int, named: Tensor) -> Tensor:
         """Return which rows a round is played on."""
-        for policy in self._policies:
-            named = policy.rows(number, named)
+        for place, policy in self._policies:
+            with self._guard(place, "rows"):
+                named = fitting_rows(self._names[place], policy.rows(number, named), self._plan.samples)
         return named
 
     def apply(self, gradients: Tensors, number: int, rows: Tensor, x: Tensor, model: nn.Module) -> Tensors:
@@ -169,8 +189,10 @@ class Chain:
             self._compare(number, rows, gradients)
             for place, shield in enumerate(self._shields):
                 random = generator(self._plan.draws, f"defence {place} of worker {self._plan.worker}", number)
-                with defences.guard(self._names[place], self._built[place], "apply", WithheldError):
-                    gradients = shield.apply(gradients, Played(number, rows, x, model, random))
+                kinds = kinds_of(gradients)  # before a defence has its hands on them
+                with self._guard(place, "apply", WithheldError):
+                    uploaded = shield.apply(gradients, Played(number, rows, x, model, random))
+                    gradients = fitting_upload(self._names[place], uploaded, kinds)
         except WithheldError as withheld:
             self._withheld = (number, str(withheld))
             raise
@@ -188,6 +210,12 @@ class Chain:
 
     def report(self) -> dict[str, Any]:
         """Return what there is to say at the end, of each defence and of the whole."""
-        chain = [{"name": name, **shield.report()} for name, shield in zip(self._names, self._shields, strict=True)]
+        chain = []
+        for place, (name, shield) in enumerate(zip(self._names, self._shields, strict=True)):
+            with self._guard(place, "report"):
+                chain.append({"name": name, **fitting_report(name, shield.report())})
         withheld = {"round": self._withheld[0], "reason": self._withheld[1]} if self._withheld else None
         return {"worker": self._plan.worker, "chain": chain, "withheld_from": withheld}
+
+    def _guard(self, place: int, doing: str, *passing: type[Exception]) -> AbstractContextManager[None]:
+        return defences.guard(self._names[place], self._built[place], doing, *passing)

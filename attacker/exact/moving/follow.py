@@ -11,7 +11,7 @@ from torch import Tensor
 from attacker.exact.factors import Factors
 from attacker.exact.moving.correct import Meetings, Where, moved, outside, unmoved
 from attacker.exact.moving.lengths import misfit, take_apart
-from attacker.exact.moving.match import match, rounds_to_match
+from attacker.exact.moving.match import Unsettled, match, rounds_to_match
 from attacker.exact.moving.trail import Trail
 from attacker.exact.threads import one_thread
 from attacker.inversion import InversionOptions
@@ -30,6 +30,10 @@ STEPS = 25
 """Polishing steps between two corrections."""
 SIGNED = 0.3
 """The negative part of a unit vector above which it has values of both signs, and is not a blurred ReLU's."""
+PILOT = 32
+"""Samples, the likeliest, that are matched first: where none of them comes to explain its rounds, no other is tried."""
+MATCHING = 8
+"""What matching counts for in the progress, beside `ITERATIONS`."""
 PATIENCE = 3
 """Corrections before a sample that does not fit counts as stuck: by then it is its basin that is wrong, not its h."""
 
@@ -79,9 +83,9 @@ class Follower:
         known = targets[:, 0].isfinite()
         quick = self._options.model_copy(update={"polish_steps": STEPS, "levels": 0})
         self._improve(targets, known, 0, quick)
-        attempts = 1
+        attempts, total = 1, ITERATIONS + MATCHING + 1
         for iteration in range(1, ITERATIONS + 1):
-            progress(iteration, ITERATIONS + 1)
+            progress(iteration, total)
             before, targets = targets, self._correct()
             change = (targets - before).norm(dim=1) / targets.norm(dim=1)
             fits = self._residual <= self._options.acceptable
@@ -97,28 +101,44 @@ class Follower:
                 self._improve(targets, stuck, attempts, quick)
                 attempts += 1
         self._improve(targets, known, None, quick)
-        self._match(known)
+        self._match(known, lambda done, of: progress(ITERATIONS + MATCHING * done // of, total))
         self._round(known)
-        progress(ITERATIONS + 1, ITERATIONS + 1)
+        progress(total, total)
         return Followed(self._x, self._unexplained())
 
-    def _match(self, known: Tensor) -> None:
+    def _match(self, known: Tensor, progress: Callable[[int, int], None]) -> None:
         """Move the data of samples for which the circle did not close until they explain several rounds together."""
         away = self._outside()
-        chosen = (known & (away > SETTLED) & (away < self._options.hopeless)).nonzero()[:, 0]
-        if self._sees_data or len(chosen) == 0:
+        left_open = (known & (away > SETTLED) & (away < self._options.hopeless)).nonzero()[:, 0]
+        if self._sees_data or len(left_open) == 0:
             return
-        shares = self._judged(outside)
+        shares, done = self._judged(outside), 0
+        for chosen in left_open[away[left_open].argsort(stable=True)].tensor_split([PILOT]):
+
+            def goes_on(more: int, before: int = done) -> None:
+                progress(before + more, len(left_open))
+
+            if len(chosen) == 0 or not self._match_some(chosen, away[chosen], shares, goes_on):
+                return
+            done += len(chosen)
+
+    def _match_some(
+        self, chosen: Tensor, away: Tensor, shares: Sequence[Tensor], progress: Callable[[int], None]
+    ) -> bool:
+        """Match some samples, keep what came nearer to its rounds, and tell whether any came right."""
         rounds = [
             rounds_to_match(self._where, n, {t: float(shares[t][self._place_of[n, t]]) for t in self._where.rounds[n]})
             for n in chosen.tolist()
         ]
         before = self._x[chosen]
-        self._x[chosen] = match(self._trail, rounds, chosen, before, self._problem.seed, self._options)
+        unsettled = Unsettled(chosen, rounds, before)
+        self._x[chosen] = match(self._trail, unsettled, self._problem.seed, self._options, progress)
         self._changed[chosen] = True
-        worse = ~(self._outside()[chosen] < away[chosen])
+        after = self._outside()[chosen]
+        worse = ~(after < away)
         self._x[chosen[worse]] = before[worse]
         self._changed[chosen[worse]] = True
+        return bool((after <= SETTLED).any())
 
     def _round(self, known: Tensor) -> None:
         """Give pixels the values that they can have where all rounds together are then explained better."""

@@ -1,9 +1,11 @@
 """The end of the way: data moved until they explain the gradients of several rounds, each with its own parameters."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +14,18 @@ from attacker.exact.moving.correct import Where
 from attacker.exact.moving.trail import Trail
 from attacker.inversion import InversionOptions
 from attacker.inversion.attempt import attempt
-from attacker.inversion.parallel import Tick, in_order, in_parallel
+from attacker.inversion.parallel import Tick, in_parallel
 from attacker.inversion.polish import polish
 from attacker.inversion.pooling import SoftenedPooling
 from vfl.models.layers import representation
 
 ROUNDS, NEAR = 4, 6
 """Rounds that are matched together, of so many nearest to the base: two share other samples too, these hardly any."""
-CHUNK = 128
+CHUNK = 64
 """Samples worked on together: many, so that every round's parameters are used for several of them."""
 STEPS = 100
+TRIAL = 8
+"""Samples of a chunk, the likeliest, with which a new attempt begins: where it helps none of them it ends."""
 SHORTEST = 0.5
 """The share of its length at the start that h may fall to before that counts as an error."""
 
@@ -91,36 +95,48 @@ class Matching:
         return away.reshape(len(x), -1), lengths.reshape(len(x), -1)
 
 
+@dataclass(frozen=True)
+class Unsettled:
+    """Samples to match: their numbers, the rounds of each, and their data so far."""
+
+    samples: Tensor
+    rounds: Sequence[tuple[int, ...]]
+    x: Tensor
+
+    def rows(self, index: Tensor) -> "Unsettled":
+        """Return some of them."""
+        return Unsettled(self.samples[index], [self.rounds[at] for at in index.tolist()], self.x[index])
+
+
 def match(
-    trail: Trail, rounds: Sequence[tuple[int, ...]], samples: Tensor, x: Tensor, seed: int, options: InversionOptions
+    trail: Trail, unsettled: Unsettled, seed: int, options: InversionOptions, progress: Callable[[int], None]
 ) -> Tensor:
-    """Return data of some samples that explain their rounds (for each its own) better, from those so far."""
-    jobs = [
-        partial(_matched, trail, [rounds[at] for at in some.tolist()], samples[some], x[some], seed, options)
-        for some in torch.arange(len(samples)).split(CHUNK)
-    ]
-    return torch.cat(in_order(in_parallel(jobs, torch.get_num_threads())))
+    """Return data of the samples that explain their rounds better; `progress` hears how many are done."""
+    parts = torch.arange(len(unsettled.samples)).split(CHUNK)
+    jobs = [partial(_matched, trail, unsettled.rows(some), seed, options) for some in parts]
+    found, done = unsettled.x.clone(), 0
+    with closing(in_parallel(jobs, torch.get_num_threads())) as looks:
+        for number, moved in chain.from_iterable(looks):
+            found[parts[number]] = moved
+            done += len(moved)
+            progress(done)
+    return found
 
 
-def _matched(
-    trail: Trail,
-    rounds: Sequence[tuple[int, ...]],
-    samples: Tensor,
-    x: Tensor,
-    seed: int,
-    options: InversionOptions,
-    tick: Tick,
-) -> Tensor:
-    goal = Matching.of(trail, rounds, x)
+def _matched(trail: Trail, unsettled: Unsettled, seed: int, options: InversionOptions, tick: Tick) -> Tensor:
+    goal = Matching.of(trail, unsettled.rounds, unsettled.x)
     options = options.model_copy(update={"polish_steps": STEPS, "levels": 0})
-    found, residual = polish(goal, x, options, tick)
+    found, residual = polish(goal, unsettled.x, options, tick)
     for number in range(1, options.attempts):
         wrong = (residual > options.acceptable).nonzero()[:, 0]
-        if len(wrong) == 0:
-            break
-        again, left = attempt(goal.rows(wrong), found[wrong], samples[wrong], number, seed, options, tick)
-        better = left < residual[wrong]
-        found[wrong[better]], residual[wrong[better]] = again[better], left[better]
+        for some in wrong[residual[wrong].argsort(stable=True)].tensor_split([TRIAL]):
+            if len(some) == 0:
+                break
+            again, left = attempt(goal.rows(some), found[some], unsettled.samples[some], number, seed, options, tick)
+            better = left < residual[some]
+            found[some[better]], residual[some[better]] = again[better], left[better]
+            if not bool((left <= options.acceptable).any()):
+                break
     return found
 
 

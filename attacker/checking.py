@@ -1,0 +1,144 @@
+"""What an attack hands over, held against the setting: what does not fit is told of before anybody works with it."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from operator import index
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vfl.errors import RunFailedError
+from vfl.observation import Setting
+from vfl.recovery import Recovery
+
+_KEPT = (torch.float16, torch.float32, torch.float64)
+"""The floating-point numbers that a file can hold as they are."""
+_WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+
+
+def fitting(name: str, recovery: object, setting: Setting, shown: Collection[int]) -> Recovery:
+    """Return an attack's recovery, its tensors detached and on the CPU, or say what about it is wrong."""
+    try:
+        return _fitting(recovery, setting, shown)
+    except _MisfitError as misfit:
+        raise RunFailedError(f"the attack plug-in {name} failed in recover: {misfit}") from None
+
+
+class _MisfitError(Exception):
+    """Says what was expected, and what there is."""
+
+
+def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Recovery:
+    if not isinstance(recovery, Recovery):
+        raise _MisfitError(f"it must return a Recovery, not {_told(recovery)}")
+    samples, workers = setting.samples, len(setting.boxes)
+    slices = _each("slices", recovery.slices, [(samples, *box.shape) for box in setting.boxes])
+    representations = _each("representations", recovery.representations, [(samples, None)] * workers)
+    certificates = recovery.certificates
+    return replace(
+        recovery,
+        slices=slices,
+        representations=representations,
+        layers=None if recovery.layers is None else _words("layers", recovery.layers, workers),
+        labels=None if recovery.labels is None else _labels(recovery.labels, samples, setting.classes),
+        cells=tuple(_cell(cell, samples) for cell in _several("cells", recovery.cells)),
+        certificates=None if certificates is None else _floating("certificates", certificates, (samples, workers)),
+        used=_words("used", recovery.used),
+        rounds=None if recovery.rounds is None else _rounds(recovery.rounds, shown),
+        altered=None if recovery.altered is None else _shares(recovery.altered, workers),
+        notes=_words("notes", recovery.notes),
+    )
+
+
+def _each(what: str, parts: Any, shapes: Sequence[tuple[int | None, ...]]) -> tuple[Tensor, ...] | None:
+    """Return a tensor for each worker; None stays None."""
+    if parts is None:
+        return None
+    if len(_several(what, parts)) != len(shapes):
+        raise _MisfitError(f"{what} must have a tensor for each of the {len(shapes)} workers, not {len(parts)}")
+    return tuple(
+        _floating(f"{what}[{worker}]", part, shape)
+        for worker, (part, shape) in enumerate(zip(parts, shapes, strict=True))
+    )
+
+
+def _floating(what: str, tensor: Any, shape: tuple[int | None, ...]) -> Tensor:
+    """Return a dense tensor of floating-point numbers; None in the shape is any length."""
+    dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.is_floating_point()
+    if not dense or not _has_shape(tensor, shape):
+        wanted = str(tuple("any" if length is None else length for length in shape)).replace("'", "")
+        raise _MisfitError(f"{what} must be a dense floating-point tensor of shape {wanted}, not {_told(tensor)}")
+    plain: Tensor = tensor.detach().cpu()
+    return plain if plain.dtype in _KEPT else plain.float()
+
+
+def _has_shape(tensor: Tensor, shape: tuple[int | None, ...]) -> bool:
+    return tensor.dim() == len(shape) and all(b in (None, a) for a, b in zip(tensor.shape, shape, strict=True))
+
+
+def _labels(labels: Any, samples: int, classes: int) -> Tensor:
+    whole = isinstance(labels, Tensor) and labels.layout == torch.strided and labels.dtype in _WHOLE
+    if not whole or labels.shape != (samples,):
+        wanted = f"a tensor of whole numbers of shape ({samples},)"
+        raise _MisfitError(f"labels must be {wanted}, -1 where unknown, not {_told(labels)}")
+    plain: Tensor = labels.cpu().long()
+    wrong = plain[(plain < -1) | (plain >= classes)]
+    if len(wrong):
+        raise _MisfitError(f"labels must be from 0 to {classes - 1}, or -1 where unknown, not {int(wrong[0])}")
+    return plain
+
+
+def _cell(cell: Any, samples: int) -> tuple[int, ...]:
+    members = _integers("each of the cells", cell)
+    if not members or min(members) < 0 or max(members) >= samples:
+        raise _MisfitError(f"each of the cells must have samples from 0 to {samples - 1}, not {members}")
+    return members
+
+
+def _rounds(rounds: Any, shown: Collection[int]) -> tuple[int, ...]:
+    numbers = _integers("rounds", rounds)
+    unseen = next((number for number in numbers if number not in shown), None)
+    if unseen is not None:
+        raise _MisfitError(f"rounds must be of those that it was shown, and round {unseen} was not")
+    return numbers
+
+
+def _integers(what: str, numbers: Any) -> tuple[int, ...]:
+    try:
+        return tuple(index(number) for number in numbers)
+    except TypeError:
+        raise _MisfitError(f"{what} must be a tuple of integers, not {_told(numbers)}") from None
+
+
+def _shares(shares: Any, workers: int) -> tuple[float, ...]:
+    try:
+        numbers = tuple(float(share) for share in _several("altered", shares))
+    except (TypeError, ValueError):
+        raise _MisfitError(f"altered must be a tuple of numbers, not {_told(shares)}") from None
+    if len(numbers) != workers:
+        raise _MisfitError(f"altered must have a number for each of the {workers} workers, not {len(numbers)}")
+    return numbers
+
+
+def _words(what: str, words: Any, count: int | None = None) -> tuple[str, ...]:
+    other = next((word for word in _several(what, words) if not isinstance(word, str)), None)
+    if other is not None:
+        raise _MisfitError(f"{what} must be a tuple of strings, and one of them is {_told(other)}")
+    if count not in (None, len(words)):
+        raise _MisfitError(f"{what} must have a string for each of the {count} workers, not {len(words)}")
+    return tuple(words)
+
+
+def _several(what: str, things: Any) -> Sequence[Any]:
+    if not isinstance(things, tuple | list):
+        raise _MisfitError(f"{what} must be a tuple, not {_told(things)}")
+    return things
+
+
+def _told(thing: object) -> str:
+    """Return what somebody's thing is, in a few words."""
+    if not isinstance(thing, Tensor):
+        return f"{type(thing).__module__}.{type(thing).__name__}".removeprefix("builtins.")
+    kind = "" if thing.layout == torch.strided else f"{str(thing.layout).removeprefix('torch.')} "
+    return f"a {kind}{str(thing.dtype).removeprefix('torch.')} tensor of shape {tuple(thing.shape)}"
