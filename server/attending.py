@@ -7,6 +7,7 @@ process and no file is left.
 import contextlib
 import os
 import pickle
+import shutil
 import signal
 import sys
 import threading
@@ -24,10 +25,12 @@ import torch
 
 from attacker.interface import Recovery, attacks, start_attack
 from attacker.witness import Witness
+from server.resting import Resting
 from server.shelf import Places, Shown
 from server.snapshots import Partial, Snapshots
 from vfl.allocator import keep_freed_memory
 from vfl.errors import CafeError, in_words
+from vfl.limits import RESERVE_BYTES
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.registry import PluginSection
 from vfl.transcript import read_parameters, read_round
@@ -124,6 +127,11 @@ class _Messages:
         """Wait for the next message."""
         return self._waiting.get()
 
+    @property
+    def waiting(self) -> int:
+        """Return how many messages have not been looked at."""
+        return self._waiting.qsize()
+
     def unget(self, message: Any) -> None:
         """Put back the last message."""
         self._waiting.put(message)
@@ -163,6 +171,9 @@ class _Attending:
         if begin.snapshots:
             self._observers.append(Snapshots(begin.out, begin.setting, self._attack, begin.snapshots).observe)
         self._parameters = ModelTensors((), {})
+        self._out, self._size = begin.out, 0
+        """Bytes that a round takes while it waits."""
+        self._resting = Resting()
         self._progress = _Progress(messages, Partial(begin.out, begin.setting) if begin.estimates else None)
         messages.tell(Begun())
 
@@ -173,33 +184,45 @@ class _Attending:
         with ThreadPoolExecutor(1) as pool:
             thread = pool.submit(threading.get_native_id).result()
             _set_priority(thread, LEAST_PRIORITY)
-            watching = pool.submit(self._observe, no_more_rounds.is_set)
+            watching = pool.submit(self._observe, no_more_rounds.is_set, self._rest)
             watching.add_done_callback(lambda _: no_more_rounds.set())
             no_more_rounds.wait()
             _set_priority(thread, os.getpriority(os.PRIO_PROCESS, 0))
             watching.result()
-        self._observe(lambda: False)
+        self._observe(lambda: False, lambda _worked: None)
         torch.set_num_threads(self._threads)  # the workers are gone
         recovery = self._attack.recover(self._progress)
         self._messages.tell(Recovered(pickle.dumps(recovery)))
 
-    def _observe(self, enough: Callable[[], bool]) -> None:
+    def _observe(self, enough: Callable[[], bool], rest: Callable[[float], None]) -> None:
         while not enough():
             message = self._messages.get()
             if isinstance(message, Recover):
                 self._messages.unget(message)
                 return
+            began = time.monotonic()
             observation = self._read(message)
             for observer in self._observers:
                 observer(observation)
             self._messages.tell(Seen())
+            rest(time.monotonic() - began)
+
+    def _rest(self, worked: float) -> None:
+        """Leave the cores to the workers for a while, unless the rounds that wait would then fill the disk."""
+        seconds = self._resting.after(worked)
+        if seconds <= 0:
+            return
+        if self._messages.waiting * self._size < shutil.disk_usage(self._out).free - RESERVE_BYTES:
+            self._messages.no_more_rounds.wait(seconds)
 
     def _read(self, shown: Shown) -> Observation:
         if shown.parameters is not None:
             self._parameters = read_parameters(shown.parameters, self._setting)
         observation = read_round(shown.round, self._setting, lambda _version: self._parameters)
+        files = [path for path in (shown.round, shown.parameters) if path is not None]
+        self._size = sum(path.stat().st_size for path in files)
         if shown.discard:
-            for path in filter(None, (shown.round, shown.parameters)):
+            for path in files:
                 path.unlink()
         return observation
 

@@ -32,7 +32,7 @@ from server.seeing import seen
 from server.setting import check_samples, setting_of
 from server.stopping import has_converged
 from server.waiting import Waiting
-from server.watching import Observer, Watching
+from server.watching import Observer, Watching, head_start
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.journal import Journal
@@ -171,7 +171,7 @@ class Coordinator:
                 break
             # The observer looks at one round while the workers compute the next, and never lags further behind.
             await self._caught_up(watching)
-            watching.show(observation)
+            watching.show(observation, head_start(self.record.ends))
             self._step(setting, observation, parameters)
             if await self._enough(setting, parameters):
                 break

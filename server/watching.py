@@ -1,7 +1,7 @@
 """What becomes of a round while the workers compute the next: the observer is shown it, a checkpoint is written."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -15,6 +15,16 @@ OVER_SECONDS = 20.0
 """How long a run that ends waits for its observer: an attack may be frozen, or wait for a disk that is full."""
 
 
+HEAD_START = 0.3
+"""Of a round's time, and no more than `LONGEST_HEAD_START` seconds: by then the workers have their parameters."""
+LONGEST_HEAD_START = 0.05
+
+
+def head_start(ends: Sequence[float]) -> float:
+    """Return by how many seconds the next round goes before the observer: both copy all the parameters there are."""
+    return min(HEAD_START * (ends[-1] - ends[-2]), LONGEST_HEAD_START) if len(ends) > 1 else 0.0
+
+
 class Watching:
     """Does one thing after the other, in another thread; whoever adds a round waits for `task` first."""
 
@@ -22,9 +32,14 @@ class Watching:
         self._observer, self._checkpoints = observer, checkpoints
         self.task: asyncio.Task[None] | None = None
 
-    def show(self, observation: Observation) -> None:
-        """Let the observer look at a round."""
-        self.task = asyncio.create_task(asyncio.to_thread(self._observer, observation))
+    def show(self, observation: Observation, after: float = 0.0) -> None:
+        """Let the observer look at a round, so many seconds from now."""
+        self.task = asyncio.create_task(self._show(observation, after))
+
+    async def _show(self, observation: Observation, after: float) -> None:
+        if after > 0:
+            await asyncio.sleep(after)
+        await asyncio.to_thread(self._observer, observation)
 
     def keep(self, state: State, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint as soon as the observer has seen its last round."""

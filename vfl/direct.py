@@ -4,6 +4,7 @@ import errno
 import mmap
 import os
 import sys
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -22,8 +23,7 @@ def write_directly(path: Path, parts: Iterable[bytes | memoryview]) -> bool:
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, PRIVATE)
         try:
-            # Not closed by hand: a write that fails leaves slices of it behind in the error's traceback.
-            _write(file, parts, memoryview(mmap.mmap(-1, STAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)))
+            _write(file, parts, _stage())
         finally:
             os.close(file)
     except OSError as error:
@@ -31,6 +31,16 @@ def write_directly(path: Path, parts: Iterable[bytes | memoryview]) -> bool:
             raise
         return False  # not every file system can
     return True
+
+
+_own = threading.local()
+
+
+def _stage() -> memoryview:
+    """Return this thread's stage, which is kept: new memory would cost about as much as what is copied into it."""
+    if not hasattr(_own, "stage"):
+        _own.stage = mmap.mmap(-1, STAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return memoryview(_own.stage)
 
 
 def _write(file: int, parts: Iterable[bytes | memoryview], stage: memoryview) -> None:
