@@ -25,7 +25,7 @@ import torch
 
 from attacker.interface import Recovery, attacks, start_attack
 from attacker.witness import Witness
-from server.resting import Resting
+from server.resting import WINDOW, Resting
 from server.shelf import Places, Shown
 from server.snapshots import Partial, Snapshots
 from vfl.allocator import keep_freed_memory
@@ -200,20 +200,23 @@ class _Attending:
             if isinstance(message, Recover):
                 self._messages.unget(message)
                 return
-            began = time.monotonic()
+            began = time.thread_time()
             observation = self._read(message)
             for observer in self._observers:
                 observer(observation)
             self._messages.tell(Seen())
-            rest(time.monotonic() - began)
+            rest(time.thread_time() - began)
 
     def _rest(self, worked: float) -> None:
-        """Leave the cores to the workers for a while, unless the rounds that wait would then fill the disk."""
-        seconds = self._resting.after(worked)
-        if seconds <= 0:
-            return
-        if self._messages.waiting * self._size < shutil.disk_usage(self._out).free - RESERVE_BYTES:
-            self._messages.no_more_rounds.wait(seconds)
+        """Leave the cores to the workers for a while, unless the rounds that wait need what is left of the disk."""
+        began = time.monotonic()
+        while (left := began + self._resting.after(worked) - time.monotonic()) > 0 and self._room():
+            if self._messages.no_more_rounds.wait(min(left, WINDOW)):
+                return
+
+    def _room(self) -> bool:
+        """Whether as much of the disk is free as the waiting rounds take, besides what no run may take."""
+        return self._messages.waiting * self._size < shutil.disk_usage(self._out).free - RESERVE_BYTES
 
     def _read(self, shown: Shown) -> Observation:
         if shown.parameters is not None:

@@ -32,7 +32,7 @@ from server.seeing import seen
 from server.setting import check_samples, setting_of
 from server.stopping import has_converged
 from server.waiting import Waiting
-from server.watching import Observer, Watching, head_start
+from server.watching import Observer, Watching
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.journal import Journal
@@ -171,7 +171,8 @@ class Coordinator:
                 break
             # The observer looks at one round while the workers compute the next, and never lags further behind.
             await self._caught_up(watching)
-            watching.show(observation, head_start(self.record.ends))
+            # Both it and new parameters for the workers copy all that there is, and these are waited for.
+            watching.show(observation, 0.0 if setting.frozen else self.record.last_round_seconds)
             self._step(setting, observation, parameters)
             if await self._enough(setting, parameters):
                 break

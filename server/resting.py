@@ -4,20 +4,28 @@ The lowest priority alone does not do: a core that has the attack to work on doe
 another.
 """
 
+import os
+import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 
 import psutil
 
 SHARE = 0.1
-"""Of the time, that the attack works while no core is to spare."""
+"""Of a core, that the attack takes though none is to spare."""
+MARGIN = 0.25
+"""Cores that it leaves of those that nobody uses."""
 WINDOW = 0.5
 """Seconds after which the cores are looked at again: the counters are too coarse for less."""
+
+_NOT_WORK = {"idle", "iowait", "guest", "guest_nice"}
+"""What is no work, or is counted as the user's too."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """How much time has passed, and how much of it has been worked: by all cores together, and by this process."""
+    """How much time has passed, and how much was worked: on all cores that this process may use, and by itself."""
 
     passed: float
     busy: float
@@ -26,10 +34,10 @@ class Use:
     @classmethod
     def now(cls) -> "Use":
         """Return what the counters say."""
-        times = psutil.cpu_times()
-        waiting = times.idle + getattr(times, "iowait", 0.0)
-        guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted as the user's too
-        return cls(time.monotonic(), sum(times) - waiting - guests, time.process_time())
+        cores = psutil.cpu_times(percpu=True)
+        mine = [cores[core] for core in usable_cores() if core < len(cores)]
+        busy = (value for core in mine for name, value in core._asdict().items() if name not in _NOT_WORK)
+        return cls(time.monotonic(), sum(busy), time.process_time())
 
     def spare(self, since: "Use", cores: int) -> float:
         """Return how many cores nobody else has used since then."""
@@ -37,16 +45,25 @@ class Use:
         return cores - others / max(self.passed - since.passed, 1e-9)
 
 
+def usable_cores() -> list[int]:
+    """Return the numbers of the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
+
+
 class Resting:
     """Keeps an eye on the cores of this machine."""
 
     def __init__(self) -> None:
-        self._cores = psutil.cpu_count() or 1
-        self._last, self._spare = Use.now(), 0.0
+        self._share = 1.0
+        """Of its time, that the attack may work; all of it where there are no counters to read."""
+        self._last: Use | None = None
+        with suppress(OSError):
+            self._last, self._share = Use.now(), SHARE
 
     def after(self, worked: float) -> float:
         """Return for how many seconds to rest after so many of work."""
-        if time.monotonic() - self._last.passed >= WINDOW:
+        if self._last is not None and time.monotonic() - self._last.passed >= WINDOW:
             now = Use.now()
-            self._last, self._spare = now, now.spare(self._last, self._cores)
-        return 0.0 if self._spare >= 1 else worked * (1 / SHARE - 1)
+            spare = now.spare(self._last, len(usable_cores()))
+            self._last, self._share = now, min(1.0, max(SHARE, spare - MARGIN))
+        return worked * (1 / self._share - 1)

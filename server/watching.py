@@ -1,7 +1,8 @@
 """What becomes of a round while the workers compute the next: the observer is shown it, a checkpoint is written."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -20,26 +21,28 @@ HEAD_START = 0.3
 LONGEST_HEAD_START = 0.05
 
 
-def head_start(ends: Sequence[float]) -> float:
-    """Return by how many seconds the next round goes before the observer: both copy all the parameters there are."""
-    return min(HEAD_START * (ends[-1] - ends[-2]), LONGEST_HEAD_START) if len(ends) > 1 else 0.0
-
-
 class Watching:
     """Does one thing after the other, in another thread; whoever adds a round waits for `task` first."""
 
     def __init__(self, observer: Observer, checkpoints: Checkpoints) -> None:
         self._observer, self._checkpoints = observer, checkpoints
         self.task: asyncio.Task[None] | None = None
+        self._took = 0.0
+        """Seconds that the observer needed for the last round."""
 
-    def show(self, observation: Observation, after: float = 0.0) -> None:
-        """Let the observer look at a round, so many seconds from now."""
-        self.task = asyncio.create_task(self._show(observation, after))
+    def show(self, observation: Observation, round_seconds: float = 0.0) -> None:
+        """Let the observer look at a round; where rounds take so long, a little after the next one has begun."""
+        self.task = asyncio.create_task(self._show(observation, self.head_start(round_seconds)))
 
-    async def _show(self, observation: Observation, after: float) -> None:
-        if after > 0:
-            await asyncio.sleep(after)
+    def head_start(self, round_seconds: float) -> float:
+        """Return by how many seconds a round goes before the observer, who is to be done twice over before it ends."""
+        return max(0.0, min(HEAD_START * round_seconds, LONGEST_HEAD_START, round_seconds - 2 * self._took))
+
+    async def _show(self, observation: Observation, head_start: float) -> None:
+        await asyncio.sleep(head_start)
+        began = time.monotonic()
         await asyncio.to_thread(self._observer, observation)
+        self._took = time.monotonic() - began
 
     def keep(self, state: State, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint as soon as the observer has seen its last round."""

@@ -110,6 +110,11 @@ class Record:
         return (len(self.ends) - 1 - first) / (self.ends[-1] - self.ends[first])
 
     @property
+    def last_round_seconds(self) -> float:
+        """Return how long the last round took, 0 before there were two."""
+        return self.ends[-1] - self.ends[-2] if len(self.ends) > 1 else 0.0
+
+    @property
     def memory_growth(self) -> int | None:
         """Return by how many bytes the coordinator grew: the median of the last tenth of the rounds, less the second's.
 

@@ -54,6 +54,14 @@ def test_bytes_of_a_run_are_counted_to_the_byte(changes, evaluations, tmp_path):
     assert tensors <= on_disk <= tensors + files * 8192  # each file names its tensors, and has a checksum
 
 
+def test_without_a_transcript_as_many_bytes_can_wait_for_the_attack():
+    kept = workload_of(small_config(attack={"name": "exact"}))
+    not_kept = workload_of(small_config(attack={"name": "exact"}, transcript=False))
+    nobody = workload_of(small_config(transcript=False))
+    assert (kept.waiting_bytes, nobody.waiting_bytes, not_kept.transcript_bytes) == (0, 0, 0)
+    assert not_kept.waiting_bytes == kept.transcript_bytes > 0
+
+
 def test_a_bundle_of_several_chunks_is_counted_as_it_is_sent(tmp_path):
     config = small_config(model={"name": "mlp", "hidden": [1024, 1024]}, federation={"workers": 2, "rounds": 1})
     load = workload_of(config)

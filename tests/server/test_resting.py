@@ -1,10 +1,17 @@
 """How much of the time an attack works beside workers that need the machine."""
 
+import os
+import threading
+from types import SimpleNamespace
+
 import pytest
 
-from server import resting
-from server.resting import Resting, Use
-from server.watching import LONGEST_HEAD_START, head_start
+from server import attending, resting
+from server.attending import Begin
+from server.resting import SHARE, WINDOW, Resting, Use, usable_cores
+from server.shelf import Places
+from tests.server.test_aside import setting_of
+from tests.support import small_config
 
 
 def test_cores_are_to_spare_that_others_do_not_use():
@@ -13,30 +20,87 @@ def test_cores_are_to_spare_that_others_do_not_use():
     assert Use(passed=12.0, busy=107.0, own=7.0).spare(before, cores=4) == pytest.approx(1.5)
 
 
-def test_the_counters_of_this_machine_go_forward():
-    before, after = Use.now(), Use.now()
-    assert after.passed >= before.passed
-    assert after.busy >= before.busy
-    assert after.own >= before.own
+def test_the_counters_of_this_machine_tell_work():
+    before = Use.now()
+    while Use.now().own < before.own + 0.3:
+        pass
+    after = Use.now()
+    assert after.passed > before.passed
+    assert after.busy >= before.busy + 0.1  # they count in hundredths of a second
 
 
-@pytest.mark.parametrize(("others", "share"), [(1.7, resting.SHARE), (2.0, resting.SHARE), (1.0, 1.0), (0.2, 1.0)])
-def test_the_attack_works_all_the_time_only_if_a_core_is_to_spare(monkeypatch, others, share):
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux tells which cores a process may use")
+def test_only_cores_that_this_process_may_use_count():
+    all_cores = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {max(all_cores)})
+        assert usable_cores() == [max(all_cores)]
+        Use.now()
+    finally:
+        os.sched_setaffinity(0, all_cores)
+
+
+@pytest.mark.parametrize(
+    ("cores", "others", "share"), [(2, 1.8, SHARE), (2, 2.0, SHARE), (2, 0.2, 1.0), (2, 1.25, 0.5), (1, 0.05, 0.7)]
+)
+def test_the_attack_takes_what_others_leave_and_never_less_than_its_share(monkeypatch, cores, others, share):
     seconds = 0.0
 
     def now() -> Use:
         return Use(passed=seconds, busy=(others + 0.3) * seconds, own=0.3 * seconds)
 
     monkeypatch.setattr(Use, "now", now)
-    monkeypatch.setattr(resting.psutil, "cpu_count", lambda: 2)
+    monkeypatch.setattr(resting, "usable_cores", lambda: list(range(cores)))
     monkeypatch.setattr(resting.time, "monotonic", lambda: seconds)
-    watch = Resting()
-    seconds = 2 * resting.WINDOW
-    worked = 0.4
+    watch, worked = Resting(), 0.4
+    assert worked / (worked + watch.after(worked)) == pytest.approx(SHARE)  # before anything is known
+    seconds = 2 * WINDOW
     assert worked / (worked + watch.after(worked)) == pytest.approx(share)
 
 
-def test_the_next_round_goes_first_by_a_part_of_its_time_and_never_by_much():
-    assert head_start([]) == head_start([7.0]) == 0
-    assert head_start([7.0, 7.01]) == pytest.approx(0.003)
-    assert head_start([7.0, 17.0]) == LONGEST_HEAD_START
+def test_where_there_are_no_counters_nobody_rests(monkeypatch):
+    def now() -> Use:
+        raise PermissionError
+
+    monkeypatch.setattr(Use, "now", now)
+    assert Resting().after(5.0) == 0
+
+
+@pytest.fixture
+def attack(tmp_path):
+    """An attack that is to rest for longer than anybody waits."""
+    config = small_config(federation={"rounds": 4}, attack={"name": "tests.server.slow_attack:Slow"})
+    messages = SimpleNamespace(no_more_rounds=threading.Event(), waiting=3, tell=lambda _: None)
+    places = Places(tmp_path, tmp_path, recorded=False)
+    attack = attending._Attending(Begin(config.attack, setting_of(config), None, tmp_path, places), messages, 1)
+    attack._resting = SimpleNamespace(after=lambda worked: worked * 1e6)
+    return attack
+
+
+def rests(attack) -> threading.Thread:
+    thread = threading.Thread(target=attack._rest, args=(1.0,), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_a_rest_ends_with_the_rounds(attack):
+    thread = rests(attack)
+    thread.join(2 * WINDOW)
+    assert thread.is_alive()
+    attack._messages.no_more_rounds.set()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_rest_ends_when_cores_become_free(attack):
+    thread = rests(attack)
+    attack._resting.after = lambda worked: 0.0
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_nobody_rests_while_rounds_need_the_disk(attack, monkeypatch):
+    attack._size = 1 << 60
+    thread = rests(attack)
+    thread.join(60)
+    assert not thread.is_alive()

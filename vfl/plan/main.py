@@ -50,6 +50,7 @@ class Plan:
             "attack": {"name": load.needs.attack, "method": load.needs.method, "rounds_needed": needed},
             "bytes": asdict(load.traffic),
             "transcript_bytes": load.transcript_bytes,
+            "waiting_bytes": load.waiting_bytes,
             "results_bytes": load.results_bytes,
             "memory": {**self.memory, "total": self.memory_total},
             "core_seconds": self.core_seconds,

@@ -20,6 +20,7 @@ def show_plan(plan: Plan) -> None:
         "on disk": (
             f"{size_of(load.results_bytes)} of results, "
             + (f"{size_of(load.transcript_bytes)} of transcript" if load.transcript_bytes else "no transcript")
+            + (f", up to {size_of(load.waiting_bytes)} that wait for the attack" if load.waiting_bytes else "")
         ),
         "memory": ", ".join(
             f"{'a worker' if process == 'worker' else process} {size_of(size)}" for process, size in plan.memory.items()

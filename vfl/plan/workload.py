@@ -59,6 +59,8 @@ class Workload:
     """One sample forward through all parties' models."""
     traffic: Traffic
     transcript_bytes: int
+    waiting_bytes: int
+    """What rounds can take on disk while they wait for the attack: all of them, where workers need every core."""
     results_bytes: int
     """Files of the run's end while the largest of them is written a second time."""
     frozen: bool
@@ -95,6 +97,7 @@ def workload_of(config: RunConfig) -> Workload:
     sizes = [sum(one.numel() * FLOAT for one in upload.values()) for upload in uploads]
     outputs = [_counted(bottom, shape) for bottom, shape in zip(model.bottoms, shapes, strict=True)]
     changes = 1 if setting.frozen else setting.rounds
+    seen_bytes = (setting.rounds + changes) * sum(sizes)
     layers = _layers(model, needs.choice, shapes) if needs.choice else ()
     return Workload(
         samples=facts.samples,
@@ -110,7 +113,8 @@ def workload_of(config: RunConfig) -> Workload:
         outputs_bytes=max(bytes_ for bytes_, _ in outputs),
         flop=sum(flop for _, flop in outputs),
         traffic=count_traffic(config, setting, facts.test_samples, uploads, model.widths),
-        transcript_bytes=(setting.rounds + changes) * sum(sizes) if config.records else 0,
+        transcript_bytes=seen_bytes if config.records else 0,
+        waiting_bytes=0 if config.records or needs.attack == "none" else seen_bytes,
         results_bytes=sum(sizes) + (_recovered_bytes(facts, layers) if needs.attack != "none" else 0),
         frozen=setting.frozen,
         needs=needs,
