@@ -6,9 +6,10 @@ from operator import index
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vfl.errors import RunFailedError
+from vfl.models.whole import first_model
 from vfl.observation import Setting
 from vfl.recovery import Recovery
 
@@ -35,12 +36,15 @@ def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Reco
     samples, workers = setting.samples, len(setting.boxes)
     slices = _each("slices", recovery.slices, [(samples, *box.shape) for box in setting.boxes])
     representations = _each("representations", recovery.representations, [(samples, None)] * workers)
+    layers = None if recovery.layers is None else _words("layers", recovery.layers, workers)
+    if layers is not None:
+        _check_layers(layers, representations, setting)
     certificates = recovery.certificates
     return replace(
         recovery,
         slices=slices,
         representations=representations,
-        layers=None if recovery.layers is None else _words("layers", recovery.layers, workers),
+        layers=layers,
         labels=None if recovery.labels is None else _labels(recovery.labels, samples, setting.classes),
         cells=tuple(_cell(cell, samples) for cell in _several("cells", recovery.cells)),
         certificates=None if certificates is None else _floating("certificates", certificates, (samples, workers)),
@@ -49,6 +53,20 @@ def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Reco
         altered=None if recovery.altered is None else _shares(recovery.altered, workers),
         notes=_words("notes", recovery.notes),
     )
+
+
+def _check_layers(layers: Sequence[str], representations: Sequence[Tensor] | None, setting: Setting) -> None:
+    """Refuse layers that the model does not have, or whose inputs have another width than is said of them."""
+    if representations is None:
+        raise _MisfitError("layers must come with representations, which are what flows into them")
+    for worker, bottom in enumerate(first_model(setting).bottoms):
+        layer = dict(bottom.named_modules()).get(layers[worker])
+        if layer is None:
+            raise _MisfitError(f"layers[{worker}] must be the name of a layer of the model, not {layers[worker]!r}")
+        if isinstance(layer, nn.Linear) and representations[worker].shape[1] != layer.in_features:
+            shape = (setting.samples, layer.in_features)
+            told = f"as wide as the input of {layers[worker]}, not {_told(representations[worker])}"
+            raise _MisfitError(f"representations[{worker}] must have the shape {shape}, {told}")
 
 
 def _each(what: str, parts: Any, shapes: Sequence[tuple[int | None, ...]]) -> tuple[Tensor, ...] | None:
@@ -101,7 +119,7 @@ def _rounds(rounds: Any, shown: Collection[int]) -> tuple[int, ...]:
     unseen = next((number for number in numbers if number not in shown), None)
     if unseen is not None:
         raise _MisfitError(f"rounds must be of those that it was shown, and round {unseen} was not")
-    return numbers
+    return tuple(sorted(set(numbers)))
 
 
 def _integers(what: str, numbers: Any) -> tuple[int, ...]:

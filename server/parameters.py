@@ -102,8 +102,8 @@ class Parameters:
         for name, tensor in remembered.items():
             of, _, kind = name.rpartition(".")
             kinds.setdefault(of, set()).add(kind)
-            shape = () if kind == "step" else self._named[of].shape
-            if tensor.shape != shape or tensor.dtype != torch.float32:
+            like = torch.empty(()) if kind == "step" else self._named[of]
+            if tensor.shape != like.shape or tensor.dtype != like.dtype:
                 return False
         return all(found == _REMEMBERED[type(self._optimizer)] for found in kinds.values())
 

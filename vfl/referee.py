@@ -137,6 +137,8 @@ def _representation_error(config: RunConfig, data: Data, arrays: dict[str, np.nd
         with torch.no_grad():
             truth = representation(model, str(arrays["layers"][worker]), box.cut(data.x))
         found = torch.tensor(arrays[f"representation_{worker}"])
+        if found.shape != truth.shape:  # of a layer that is not a dense one: they cannot be compared
+            return None
         error = (found - truth).norm(dim=1) / truth.norm(dim=1)
         errors.append(error[torch.isfinite(error)])
     found_at_all = torch.cat(errors).double()

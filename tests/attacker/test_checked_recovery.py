@@ -18,6 +18,8 @@ from vfl.registry import PluginSection
 SHAPE = (SAMPLES, 1, 4, 4)
 """Of what each of the four workers holds."""
 FIT = tuple(torch.zeros(SHAPE) for _ in range(4))
+WIDE = tuple(torch.zeros(SAMPLES, 16) for _ in range(4))
+"""What flows into the first dense layer of each."""
 
 
 def part(first: Any) -> tuple[Any, ...]:
@@ -61,11 +63,24 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "rounds to come": (lambda: Recovery(rounds=(1, 99)), "of those that it was shown, and round 99 was not"),
     "one note": (lambda: Recovery(notes="A note."), "notes must be a tuple, not str"),
     "numbers as notes": (lambda: Recovery(notes=(1,)), "notes must be a tuple of strings, and one of them is int"),
+    "no such layer": (
+        lambda: Recovery(representations=WIDE, layers=("1", "1", "nope", "1")),
+        r"layers\[2\] must be the name of a layer of the model, not 'nope'",
+    ),
+    "layers of nothing": (lambda: Recovery(layers=("1",) * 4), "layers must come with representations"),
+    "another width": (
+        lambda: Recovery(representations=(*WIDE[:3], torch.zeros(SAMPLES, 3)), layers=("1",) * 4),
+        r"representations\[3\] must have the shape \(6, 16\), as wide as the input of 1, not .* \(6, 3\)",
+    ),
+    "all samples": (lambda: Recovery((torch.zeros(SHAPE),)), "slices must have .* 4 workers, not 1"),
+    "share of a worker": (lambda: Recovery((torch.zeros(2, 1, 4, 4),)), "slices must have"),
     "altered": (lambda: Recovery(altered=(0.5,)), "altered must have a number for each of the 4 workers, not 1"),
 }
 RIGHT: dict[str, Callable[[], Recovery]] = {
     "nothing": Recovery,
     "with a gradient": lambda: Recovery(part(torch.zeros(SHAPE, requires_grad=True) * 2), labels=torch.arange(6) % 3),
+    "layers": lambda: Recovery(representations=WIDE, layers=("1",) * 4),
+    "rounds twice": lambda: Recovery(rounds=(1, 1)),
     "half": lambda: Recovery(part(torch.zeros(SHAPE, dtype=torch.bfloat16))),
     "lists": lambda: Recovery(list(FIT), cells=[[0, 1]], notes=["A note."], rounds=[1]),
     "unknown": lambda: Recovery(part(torch.full(SHAPE, torch.nan)), labels=torch.full((SAMPLES,), -1)),
@@ -142,7 +157,15 @@ def test_in_a_horizontal_federation_each_workers_own_samples_count():
     whole = {"boxes": setting.boxes[:1], "shares": (2, 4)}
     with pytest.raises(RunFailedError, match=r":Returning failed in recover: slices must have .* 1 workers, not 4"):
         returned("unknown", **whole)
+    with pytest.raises(RunFailedError, match=r"slices\[0\] must be .* shape \(2, 1, 4, 4\), .* shape \(6, 1, 4, 4\)"):
+        returned("wrong all samples", **whole)
+    with pytest.raises(RunFailedError, match=r"slices\[0\] must be .* shape \(4, 1, 4, 4\), .* shape \(2, 1, 4, 4\)"):
+        returned("wrong share of a worker", **whole)  # fits the first, and not the second
     assert returned("nothing", **whole).slices is None
+
+
+def test_rounds_come_in_order_and_once():
+    assert returned("rounds twice").rounds == (1,)
 
 
 @each_attack

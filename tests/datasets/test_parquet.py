@@ -65,6 +65,9 @@ def test_a_column_of_nulls_names_nobody(load):
 def test_ids_that_are_numbers_are_named_alike_in_any_type(load):
     for ids in ([7, 3 * 10**15], [7.0, 3e15], ["7", "3000000000000000"]):
         assert load({"who": ids, "a": [1, 2], "y": [0, 1]}, id="who").ids == ("7", "3000000000000000")
+    for kind in (pa.float32(), pa.float64(), pa.int64(), pa.string()):
+        ids = pa.array([16777216, 123456792]).cast(kind, safe=False)
+        assert load({"who": ids, "a": [1, 2], "y": [0, 1]}, id="who").ids == ("16777216", "123456792")
 
 
 @pytest.mark.parametrize("labels", [["no", "", "yes"], ["no", "NA", "yes"], [0.0, NAN, 1.0], [False, None, True]])

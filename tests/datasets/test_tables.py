@@ -268,6 +268,35 @@ def test_npz_tables_have_columns_by_name_too(tmp_path):
         load(name="npz", path=str(tmp_path / "t.npz"), columns=[["old"]])
 
 
+@pytest.mark.parametrize(
+    ("kinds", "numbers"),
+    [
+        (("f4", "i8"), (16777216, 123456792)),
+        (("f8", "f4"), (0.5, 0.1)),
+        (("i8", "f8"), (7, 10**16)),
+        (("f4", "f4"), (0.1, 3)),
+    ],
+)
+def test_a_category_of_an_npz_has_one_name_whatever_the_types_of_its_arrays(tmp_path, kinds, numbers):
+    rows = np.array([[one] for one in numbers], "f4" if "f4" in kinds else "f8")
+    arrays = {f"x_{part}": rows.astype(kind) for part, kind in zip(("train", "test"), kinds, strict=True)}
+    labels = {f"y_{part}": np.array([0, 1]) for part in ("train", "test")}
+    np.savez(tmp_path / "t.npz", **arrays, **labels, feature_names=np.array(["code"]))
+    data = load(name="npz", path=str(tmp_path / "t.npz"), categorical=["code"])
+    assert torch.equal(data.x, data.x_test)
+    assert torch.equal(data.x.sum(1), torch.ones(2))
+
+
+@pytest.mark.parametrize("key", ["ids", "feature_names"])
+@pytest.mark.parametrize("name", [0xD800, 0xDC80])
+def test_names_in_an_npz_that_are_no_text_are_refused(tmp_path, key, name):
+    names = {"ids": np.array(["a", "b"]), "feature_names": np.array(["u", "v"])}
+    names[key] = np.array(["x", chr(name)])  # half of a pair
+    np.savez(tmp_path / "t.npz", x=np.eye(2), y=np.array([0, 1]), **names)
+    with pytest.raises(UserError, match=rf"{key} in .* has .*, which is no text in UTF-8"):
+        load(name="npz", path=str(tmp_path / "t.npz"))
+
+
 @pytest.mark.slow
 def test_a_million_rows(tmp_path):
     import resource

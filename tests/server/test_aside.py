@@ -112,7 +112,7 @@ def test_on_a_slow_disk_the_cache_is_left_to_take_its_time(tmp_path, monkeypatch
     written, clock = [], itertools.count(0, 0.6)
     monkeypatch.setattr(shelf, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # each write takes 0.6 s
     monkeypatch.setattr(tensor_file, "write_directly", lambda path, _: written.append(path.name))
-    with Beside(tmp_path, seconds=0.1) as beside:
+    with Beside(tmp_path, seconds=0.4) as beside:
         beside.start()
         beside.show()
         assert beside.queue.spilled > 2

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,7 @@ def test_frozen_parameters_keep_their_version():
 
 WITHOUT_OPTIMISER = """
 import sys
+from dataclasses import replace
 from server.parameters import Parameters
 from tests.server.test_parameters import SETTING, filled
 from vfl.config import TrainingConfig
@@ -144,3 +146,30 @@ def test_what_an_optimiser_cannot_have_remembered_is_refused_before_a_step(optim
     again = Parameters(SETTING, TrainingConfig(lr=0.1, **optimizer))
     again.restore(2, whole)
     again.update(2, filled(again, 1.0))
+
+
+def in_doubles(shape):
+    """A bottom model that computes in float64 and puts out float32."""
+
+    class Single(nn.Module):
+        def forward(self, x):
+            return x.float()
+
+    class Double(nn.Module):
+        def forward(self, x):
+            return x.double()
+
+    return nn.Sequential(Double(), nn.Linear(*shape, 3, dtype=torch.float64), Single())
+
+
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}], ids=["momentum", "adam"])
+def test_a_model_of_other_numbers_than_float32_is_restored_too(optimizer):
+    setting = replace(SETTING, model=PluginSection(name=f"{__name__}:in_doubles"))
+    parameters = Parameters(setting, TrainingConfig(lr=0.1, **optimizer))
+    parameters.update(1, filled(parameters, 1.0))
+    again = Parameters(setting, TrainingConfig(lr=0.1, **optimizer))
+    again.restore(2, parameters.tensors())
+    for one in (parameters, again):
+        one.update(2, filled(one, 1.0))
+    left, right = flat(parameters.current), flat(again.current)
+    assert all(torch.equal(left[name], right[name]) for name in left)

@@ -49,6 +49,7 @@ def test_where_a_disk_cannot_do_it_the_file_is_written_as_usual(tmp_path, monkey
     assert torch.equal(read_tensors(tmp_path / "file", checked=False)[0]["a"], tensor)
 
 
+@pytest.mark.usefixtures("direct_disk")
 @pytest.mark.parametrize("size", [10, STAGE + 10])
 @pytest.mark.parametrize("taken", [0, BLOCK])
 def test_a_full_disk_is_an_error_and_no_reason_to_try_otherwise(tmp_path, monkeypatch, size, taken):

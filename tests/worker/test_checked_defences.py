@@ -135,6 +135,7 @@ def test_an_error_in_any_hook_bears_the_defences_name(where):
     [
         ("schedule", None, "it must return a schedule's name, not NoneType"),
         ("mean_over", 0, "it must be a whole number from 1 on or None, not 0"),
+        ("mean_over", True, "it must be a whole number from 1 on or None, not bool"),
         ("mean_over", 0.5, "it must be a whole number from 1 on or None, not float"),
         ("rows", None, "it must return an int64 tensor of one dimension, not NoneType"),
         ("rows", [0.5], "not a float32 tensor"),
@@ -151,4 +152,5 @@ def test_what_any_hook_returns_is_checked(where, value, told):
 def test_hooks_that_fit_are_taken_at_their_word():
     over, rows, report = used("mean_over", 7)
     assert (over, rows.tolist(), report["chain"][1]) == (7, [0, 1, 2, 3], {"name": f"{__name__}:Hooked"})
+    assert used("mean_over", torch.tensor(7).numpy()[()])[0] == 7  # numpy's whole numbers are such too
     assert used("rows", [5, 6])[1].tolist() == [5, 6]

@@ -160,8 +160,8 @@ def as_words(values: Values) -> Text:
 
 
 def name_of(number: np.number) -> str:
-    """Write a number so that no other of its type is written alike: a whole one without a point."""
-    return str(number + number.dtype.type(0)).removesuffix(".0")  # no -0
+    """Write a number so that no other of its type is written alike: a whole one with all digits, whatever its type."""
+    return str(int(number)) if number == np.round(number) and np.isfinite(number) else str(number)
 
 
 def too_long(what: str, names: str = "data.categorical") -> UserError:

@@ -91,6 +91,9 @@ class Npz(DataSet):
         if len(set(names)) < len(names):
             raise UserError(f"data.columns: {max(names, key=names.count)!r} is held by more than one worker")
 
+        if test is not None and test[0].dtype != x.dtype:  # a category has one name in both
+            x, test = _widened(x), (_widened(test[0]), test[1])
+
         def read(rows: np.ndarray) -> list[Values]:
             own = {name: rows[:, header.index(name)] for name in names}
             return [as_words(v) if name in self.categorical else _numbers(v, name) for name, v in own.items()]
@@ -132,6 +135,10 @@ def _check(x: np.ndarray, y: Tensor, path: Path) -> None:
         raise UserError(f"data.path: {path} has missing or infinite values; fill or drop them first")
 
 
+def _widened(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64) if x.dtype.kind == "f" else x
+
+
 def _numbers(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "iu" and ((column > LONGEST) | (column < -LONGEST)).any():
         raise too_long(f"column {name!r}")
@@ -160,6 +167,9 @@ def _names(array: np.ndarray, key: str, count: int, what: str, path: Path) -> tu
     if len(array) != count:
         raise UserError(f"data.path: {path} has {count} {what} and {len(array)} {key}; it must have one for each")
     names = tuple(one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in array)
+    unwritable = [name for name in names if not _is_text(name)]
+    if unwritable:
+        raise UserError(f"data.path: {key} in {path} has {unwritable[0]!r}, which is no text in UTF-8; give it a name")
     if "" in names:
         raise UserError(f"data.path: {key} in {path} has an empty name, number {names.index('') + 1}; give it one")
     repeated = [name for name, times in Counter(names).items() if times > 1]
@@ -168,6 +178,14 @@ def _names(array: np.ndarray, key: str, count: int, what: str, path: Path) -> tu
             f"data.path: {key} in {path} has {len(repeated)} names more than once ({repeated[0]!r} for one)"
         )
     return names
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # halves of surrogate pairs, which numpy's strings may hold
+        return False
+    return True
 
 
 def _images(x: np.ndarray, path: Path) -> Tensor:

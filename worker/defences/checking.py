@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from operator import index
 from typing import Any, NamedTuple
 
 import torch
@@ -53,10 +54,16 @@ def fitting_schedule(defence: str, schedule: Any) -> str:
 
 def fitting_mean(defence: str, over: Any) -> int | None:
     """Return the number that sums are divided by."""
-    if over is not None and (not isinstance(over, int) or over < 1):
-        told = over if isinstance(over, int) else _told(over)
+    if over is None:
+        return None
+    try:
+        number = index(over)
+    except TypeError:
+        number = None
+    if number is None or number < 1 or isinstance(over, bool):
+        told = _told(over) if number is None or isinstance(over, bool) else number
         raise _misfit(defence, "mean_over", f"it must be a whole number from 1 on or None, not {told}")
-    return over
+    return number
 
 
 def fitting_rows(defence: str, rows: Any, samples: int) -> Tensor:
