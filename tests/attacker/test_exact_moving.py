@@ -227,9 +227,9 @@ def test_too_few_epochs_are_a_sentence() -> None:
 
 
 def test_where_the_likeliest_cannot_be_matched_the_others_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Adam at 3e-3 leaves many samples open; what matching makes of the first three decides about the rest."""
+    """Adam at 3e-3 leaves many samples open; what matching makes of a group decides about the next."""
     setting = setting_for("cafe_cnn", samples=24, epochs=4, boxes=tuple(partition(SHAPE, 1)))
-    monkeypatch.setattr(follow, "PILOT", 3)
+    monkeypatch.setattr(follow, "GROUPS", (3, 5))
     tried: list[int] = []
 
     def in_vain(_trail: object, unsettled: Unsettled, *_: object) -> Tensor:
@@ -242,6 +242,29 @@ def test_where_the_likeliest_cannot_be_matched_the_others_are_left_as_they_are(m
     attacked(setting, training, **options)
     assert tried == [3]
     truth = smooth_images(24)[0]
+
+    def at_first(_trail: object, unsettled: Unsettled, *_: object) -> Tensor:
+        tried.append(len(unsettled.samples))
+        return truth[unsettled.samples] if len(tried) == 2 else unsettled.x
+
+    monkeypatch.setattr(follow, "match", at_first)
+    attacked(setting, training, **options)
+    assert tried == [3, 3, 5]
     monkeypatch.setattr(follow, "match", lambda _trail, unsettled, *_: truth[unsettled.samples])
     recovery, _, _ = attacked(setting, training, **options)
     assert float((psnr(recovery, setting, truth) > 60).float().mean()) > 0.9
+
+
+def test_where_nobodys_data_fit_the_circle_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = setting_for("cafe_cnn", samples=12, epochs=4, boxes=tuple(partition(SHAPE, 1)))
+    corrected: list[int] = []
+    correct = follow.Follower._correct
+
+    def counted(self: follow.Follower) -> Tensor:
+        corrected.append(1)
+        return correct(self)
+
+    monkeypatch.setattr(follow.Follower, "_correct", counted)
+    options = {"inversion": {"attempts": 1, "acceptable": 1e-12, "hopeless": 2.0}}  # nothing is so near
+    attacked(setting, TrainingConfig(optimizer="adam", lr=3e-3), **options)
+    assert len(corrected) == follow.PATIENCE

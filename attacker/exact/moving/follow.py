@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import TypeVar
 
 import torch
@@ -30,8 +31,9 @@ STEPS = 25
 """Polishing steps between two corrections."""
 SIGNED = 0.3
 """The negative part of a unit vector above which it has values of both signs, and is not a blurred ReLU's."""
-PILOT = 32
-"""Samples, the likeliest, that are matched first: where none of them comes to explain its rounds, no other is tried."""
+GROUPS = (32, 64, 128, 256, 512)
+"""Samples that are matched together, the likeliest first and the rest last; after a group of which none comes to
+explain its rounds no further one is tried."""
 MATCHING = 8
 """What matching counts for in the progress, beside `ITERATIONS`."""
 PATIENCE = 3
@@ -94,8 +96,8 @@ class Follower:
             stuck = hopeful & ~fits & (change < self._residual) & late
             going = hopeful & (~fits | (change > SETTLED)) & ~stuck
             again = bool(stuck.any()) and attempts < self._options.attempts
-            if not bool(going.any()) and not again:
-                break
+            if (late and not bool(fits.any())) or (not bool(going.any()) and not again):
+                break  # where nobody's data fit by now the first directions were too far off for all
             self._improve(targets, going, None, quick)
             if again:
                 self._improve(targets, stuck, attempts, quick)
@@ -113,7 +115,7 @@ class Follower:
         if self._sees_data or len(left_open) == 0:
             return
         shares, done = self._judged(outside), 0
-        for chosen in left_open[away[left_open].argsort(stable=True)].tensor_split([PILOT]):
+        for chosen in left_open[away[left_open].argsort(stable=True)].tensor_split(list(accumulate(GROUPS))):
 
             def goes_on(more: int, before: int = done) -> None:
                 progress(before + more, len(left_open))
