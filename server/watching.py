@@ -39,7 +39,8 @@ class Watching:
         return max(0.0, min(HEAD_START * round_seconds, LONGEST_HEAD_START, round_seconds - 2 * self._took))
 
     async def _show(self, observation: Observation, head_start: float) -> None:
-        await asyncio.sleep(head_start)
+        if head_start:
+            await asyncio.sleep(head_start)
         began = time.monotonic()
         await asyncio.to_thread(self._observer, observation)
         self._took = time.monotonic() - began

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from protos.codec import announce
 from protos.coordinator_pb2 import Trouble, UploadHeader, UploadPart
 from protos.wire import UPLOAD
-from server import disturbances
+from server import disturbances, watching
 from server.checkpoint import Checkpoints
 from server.coordinator import Coordinator
 from server.parameters import Parameters, gradients_of_round
@@ -38,7 +38,8 @@ class Rounds(RuleBasedStateMachine):
         self.loop.set_default_executor(Here())
         self.folder = tempfile.TemporaryDirectory()
         self.patched = pytest.MonkeyPatch()
-        self.patched.setattr(disturbances, "SETTLE_SECONDS", 0.0)
+        self.patched.setattr(disturbances, "SETTLE_SECONDS", 0.0)  # nobody waits for a time to pass
+        self.patched.setattr(watching, "HEAD_START", 0.0)
         self.live, self.stale, self.slow, self.seen = {}, [], {}, []
         self.disturbed = 0
 
