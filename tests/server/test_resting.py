@@ -99,7 +99,7 @@ def test_a_rest_ends_when_cores_become_free(attack):
     assert not thread.is_alive()
 
 
-def test_nobody_rests_while_rounds_need_the_disk(attack, monkeypatch):
+def test_nobody_rests_while_rounds_need_the_disk(attack):
     attack._size = 1 << 60
     thread = rests(attack)
     thread.join(60)
