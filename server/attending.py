@@ -171,7 +171,8 @@ class _Attending:
         if begin.snapshots:
             self._observers.append(Snapshots(begin.out, begin.setting, self._attack, begin.snapshots).observe)
         self._parameters = ModelTensors((), {})
-        self._out, self._size = begin.out, 0
+        self._out = begin.out
+        self._size = 0
         """Bytes that a round takes while it waits."""
         self._resting = Resting()
         self._progress = _Progress(messages, Partial(begin.out, begin.setting) if begin.estimates else None)

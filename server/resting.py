@@ -56,14 +56,20 @@ class Resting:
     def __init__(self) -> None:
         self._share = 1.0
         """Of its time, that the attack may work; all of it where there are no counters to read."""
-        self._last: Use | None = None
-        with suppress(OSError):
-            self._last, self._share = Use.now(), SHARE
+        self._last = _use()
+        if self._last is not None:
+            self._share = SHARE
 
     def after(self, worked: float) -> float:
         """Return for how many seconds to rest after so many of work."""
         if self._last is not None and time.monotonic() - self._last.passed >= WINDOW:
-            now = Use.now()
-            spare = now.spare(self._last, len(usable_cores()))
+            now = _use()
+            spare = float("inf") if now is None else now.spare(self._last, len(usable_cores()))
             self._last, self._share = now, min(1.0, max(SHARE, spare - MARGIN))
         return worked * (1 / self._share - 1)
+
+
+def _use() -> Use | None:
+    with suppress(OSError):
+        return Use.now()
+    return None

@@ -14,8 +14,6 @@ Observer = Callable[[Observation], None]
 
 OVER_SECONDS = 20.0
 """How long a run that ends waits for its observer: an attack may be frozen, or wait for a disk that is full."""
-
-
 HEAD_START = 0.3
 """Of a round's time, and no more than `LONGEST_HEAD_START` seconds: by then the workers have their parameters."""
 LONGEST_HEAD_START = 0.05

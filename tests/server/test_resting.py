@@ -62,8 +62,11 @@ def test_where_there_are_no_counters_nobody_rests(monkeypatch):
     def now() -> Use:
         raise PermissionError
 
+    lost, monotonic = Resting(), resting.time.monotonic
     monkeypatch.setattr(Use, "now", now)
     assert Resting().after(5.0) == 0
+    monkeypatch.setattr(resting.time, "monotonic", lambda: monotonic() + 2 * WINDOW)
+    assert lost.after(5.0) == 0  # they were there at first
 
 
 @pytest.fixture

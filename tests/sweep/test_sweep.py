@@ -139,7 +139,7 @@ def test_only_a_complete_run_of_an_equal_config_counts_as_done(swept, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done_and_leaves_no_process(swept, tmp_path):
-    file = write_sweep(tmp_path, axes={"length": {"short": TRAINING, "endless": ENDLESS, "never": ENDLESS}})
+    file = write_sweep(tmp_path, axes={"length": {"short": TRAINING, "endless": ENDLESS, "never": {**ENDLESS}}})
     out, tag = tmp_path / "out", f"sweep-{os.getpid()}"
     process = start("sweep", file, "--out", out, "--jobs", 1, tag=tag, start_new_session=True)
     wait_for(lambda: (out / "cells/endless/transcript/round-0000003.safetensors").exists(), 200)

@@ -1,0 +1,31 @@
+"""What a tensor is: its type, shape and layout, to compare and to tell people of."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Kind(NamedTuple):
+    """A tensor's type, shape and layout."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    layout: torch.layout
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        sparse = "" if self.layout == torch.strided else f"{str(self.layout).removeprefix('torch.')} "
+        return f"a {sparse}{str(self.dtype).removeprefix('torch.')} tensor of shape {self.shape}"
+
+
+def kind_of(tensor: Tensor) -> Kind:
+    """Return what a tensor is."""
+    return Kind(tensor.dtype, tuple(tensor.shape), tensor.layout)
+
+
+def told(thing: object) -> str:
+    """Return what somebody's thing is, in a few words."""
+    if isinstance(thing, Tensor):
+        return str(kind_of(thing))
+    return f"{type(thing).__module__}.{type(thing).__name__}".removeprefix("builtins.")
