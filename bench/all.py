@@ -3,7 +3,6 @@
 import json
 import math
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.limits import JSON_BYTES
 from vfl.plan.machine import describe
-from vfl.versions import versions
+from vfl.versions import commit, versions
 
 
 def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None = None) -> None:
@@ -41,7 +40,7 @@ def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None =
         torch.set_num_threads(threads)
     _print(results)
     if out is not None:
-        about = {"commit": _commit(), "versions": versions(), "machine": describe(), "short": short}
+        about = {"commit": commit(), "versions": versions(), "machine": describe(), "short": short}
         out.write_text(json.dumps({**about, "paths": results}, indent=1) + "\n", encoding="utf-8")
 
 
@@ -132,13 +131,3 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _is_positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _commit() -> str | None:
-    """Return the commit of the code that is measured, None outside a repository."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
-    try:
-        done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()

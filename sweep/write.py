@@ -17,7 +17,7 @@ from sweep.plan import Cell, Plan, cell_folder
 from sweep.show import PRICE_TITLES, markdown, price_texts
 from sweep.table import Rows, Table, pivot
 from vfl.results import write_atomically
-from vfl.versions import versions
+from vfl.versions import commit, versions
 
 FIXED = ("cell", "ended", "error", "seed", "attack.name", "attack.used", *NUMBERS)
 
@@ -50,10 +50,10 @@ def as_csv(plan: Plan, rows: Rows) -> str:
 
 
 def as_tree(plan: Plan, rows: Rows) -> dict[str, Any]:
-    """Return everything: the versions, the axes, each cell's row with its config, and the table."""
+    """Return everything: versions and commit, the axes, each cell's row with its config, and the table."""
     return {
         "sweep": plan.name,
-        "versions": versions(),
+        "versions": versions() | {"commit": commit()},
         "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
         "axes": {axis: list(values) for axis, values in plan.axes.items()},
         "table": plan.table.model_dump(mode="json"),
