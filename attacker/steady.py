@@ -1,21 +1,34 @@
 """What in a model makes a sample's gradient depend on more than the sample: attacks over several rounds refuse it."""
 
-from torch import nn
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from vfl.errors import UserError
+from vfl.models.layers import kind_of, representation
 from vfl.models.whole import first_model
 from vfl.observation import Setting
+from vfl.partition import Shape
 
 CHANCE = {nn.modules.dropout._DropoutNd: "p", nn.MultiheadAttention: "dropout", nn.RNNBase: "dropout"}
 """Modules that leave things out by chance, and where each says how often."""
+HALF, TIMES = 8, 4
+"""Half of the samples, and how often all are run through, to see what becomes of them."""
+ROWS = torch.arange(2 * HALF)
+DIFFERENT = 1e-3
+"""More than rounding, relative to the largest number."""
+
+Run = Callable[[nn.Module, Tensor], Tensor]
+"""Sends some samples, by their numbers, through a model."""
 
 
 def unsteady(setting: Setting) -> list[str]:
     """Return what the bottom models and the top model have of that, each thing once."""
-    whole = first_model(setting)
-    return list(dict.fromkeys([*depends(whole.bottoms, "the model"), *depends(whole.top, "the top model")]))
+    return [*batchwise(setting), *by_chance(setting)]
 
 
 def refuse_unsteady(setting: Setting, attack: str) -> None:
@@ -25,8 +38,40 @@ def refuse_unsteady(setting: Setting, attack: str) -> None:
         raise UserError(f"attack {attack}: " + "; ".join(problems))
 
 
-def depends(model: nn.Module, what: str) -> list[str]:
-    """Return what in a model makes a sample's gradient depend on its batch, or on chance, or on the rounds before."""
+def batchwise(setting: Setting) -> list[str]:
+    """Return what makes a sample's gradient depend on its batch, or on the rounds before."""
+    whole = first_model(setting)
+    named = _once(_norms(whole.bottoms, "the model"), _norms(whole.top, "the top model"))
+    if named or not _mixes(*_run(setting)):
+        return named
+    return ["what the model makes of a sample depends on its batch; use a model in which it does not"]
+
+
+def by_chance(setting: Setting) -> list[str]:
+    """Return what makes a sample's gradient differ each time."""
+    whole = first_model(setting)
+    named = _once(dropout(whole.bottoms, "the model"), dropout(whole.top, "the top model"))
+    if named or not _varies(*_run(setting)):
+        return named
+    return ["what the model makes of a sample differs each time (dropout, noise?); use a model in which it does not"]
+
+
+def steady_input(model: nn.Module, layer: str, shape: Shape) -> bool:
+    """Tell whether what flows into a layer is the same each time, whatever happens after it."""
+    probes = _probes(shape).to(kind_of(model))
+    return not _varies(model, lambda model, rows: representation(model, layer, probes[rows]))
+
+
+def dropout(model: nn.Module, what: str) -> list[str]:
+    """Return a sentence for each module that leaves things out by chance."""
+    return [
+        f"{what} has dropout, so a sample's gradient differs each time; use a model without it"
+        for module in model.modules()
+        if module.training and any(isinstance(module, kind) and getattr(module, key) for kind, key in CHANCE.items())
+    ]
+
+
+def _norms(model: nn.Module, what: str) -> list[str]:
     problems = []
     for module in model.modules():
         if not module.training:
@@ -36,8 +81,6 @@ def depends(model: nn.Module, what: str) -> list[str]:
                 f"{what} has batch norm in training mode, so a sample's gradient depends on its batch; "
                 f"use a model without it or in eval mode"
             )
-        if any(isinstance(module, kind) and getattr(module, key) for kind, key in CHANCE.items()):
-            problems.append(f"{what} has dropout, so a sample's gradient differs each time; use a model without it")
         if _spectral(module):
             problems.append(
                 f"{what} has spectral norm in training mode, whose estimate moves in every round; "
@@ -49,3 +92,49 @@ def depends(model: nn.Module, what: str) -> list[str]:
 def _spectral(module: nn.Module) -> bool:
     old = any(isinstance(hook, SpectralNorm) for hook in module._forward_pre_hooks.values())
     return old or isinstance(module, _SpectralNorm)
+
+
+def _once(*found: list[str]) -> list[str]:
+    return list(dict.fromkeys(sentence for some in found for sentence in some))
+
+
+def _run(setting: Setting) -> tuple[nn.Module, Run]:
+    """Return the whole model of a run, and how samples go through it."""
+    slices = [_probes(box.shape) for box in setting.boxes]
+    return first_model(setting), lambda model, rows: model([part[rows] for part in slices])
+
+
+def _varies(model: nn.Module, run: Run) -> bool:
+    """Tell whether a model, however it is written, makes something else of the same batch when it meets it again."""
+    first, *others = _runs(model, run, [ROWS] * TIMES, alike=False)
+    return any(_far(first, other) for other in others)
+
+
+def _mixes(model: nn.Module, run: Run) -> bool:
+    """Tell whether a model makes something else of samples in other company, chance being the same."""
+    others = torch.cat([ROWS[:HALF], ROWS[:HALF].flip(0)])
+    first, again, elsewhere = _runs(model, run, [ROWS, ROWS, others], alike=True)
+    return _far(first, elsewhere) and not _far(first, again)
+
+
+def _runs(model: nn.Module, run: Run, batches: Sequence[Tensor], alike: bool) -> list[Tensor]:
+    """Return what a copy, in the mode that it trains in, makes of the first half of the samples in each batch."""
+    model = copy.deepcopy(model)
+    found = []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        for number, batch in enumerate(batches):
+            torch.manual_seed(0 if alike else number)
+            try:
+                found.append(run(model, batch)[:HALF])
+            except Exception:  # who trains it will say what is wrong
+                found.append(torch.zeros(()))
+    return found
+
+
+def _far(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() > DIFFERENT * one.abs().max())
+
+
+def _probes(shape: Sequence[int]) -> Tensor:
+    """Return samples like those of any data."""
+    return torch.rand(len(ROWS), *shape, generator=torch.Generator().manual_seed(0))

@@ -17,6 +17,11 @@ def gelu_mlp(shape: Shape, width: int = 64) -> nn.Module:
     return nn.Sequential(nn.Flatten(), *_head(math.prod(shape), width, nn.GELU()))
 
 
+def dropout_mlp(shape: Shape, width: int = 64, p: float = 0.3) -> nn.Module:
+    """Fully connected layers with dropout after the first, which sees the slice itself."""
+    return nn.Sequential(nn.Flatten(), *_head(math.prod(shape), width, nn.Sequential(nn.ReLU(), nn.Dropout(p))))
+
+
 def layernorm_mlp(shape: Shape, width: int = 64) -> nn.Module:
     """Layer norm over the slice, then fully connected layers: its mean and its contrast never reach them."""
     features = math.prod(shape)

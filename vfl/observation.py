@@ -82,6 +82,8 @@ class Setting:
     """In a horizontal federation how many samples each worker holds; `boxes` has one whole sample then."""
     labels: tuple[int, ...] | None = None
     """Every sample's class, where the coordinator holds the labels itself; None where a worker does."""
+    still_rounds: int = 0
+    """So many rounds come before the first at which the parameters move; not looked at where they never do."""
 
     @classmethod
     def of(
@@ -94,6 +96,9 @@ class Setting:
         labels: tuple[int, ...] | None = None,
     ) -> "Setting":
         """Put together what a config says and what is known of the data."""
+        most = max(shares, default=samples)
+        rounds = config.federation.planned_rounds(most)
+        still_rounds = config.training.schedule.frozen_epochs * -(-most // config.federation.batch_size)
         return cls(
             model=config.model,
             boxes=tuple(boxes),
@@ -101,12 +106,13 @@ class Setting:
             samples=samples,
             batch_size=config.federation.batch_size,
             schedule=config.federation.schedule,
-            rounds=config.federation.planned_rounds(max(shares, default=samples)),
-            frozen=config.training.frozen,
+            rounds=rounds,
+            frozen=config.training.frozen or still_rounds >= rounds,
             seed=config.seed,
             device=config.device,
             shares=shares,
             labels=labels,
+            still_rounds=still_rounds,
         )
 
     @property

@@ -4,15 +4,16 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
-from vfl.files import PRIVATE_FOLDER, make_private, read_bounded, refuse_irregular
+from vfl.files import PRIVATE, PRIVATE_FOLDER, make_private, read_plain
 from vfl.fitting import check_gradients, check_indices, check_model, model_shapes
-from vfl.limits import FEATURES, JSON_BYTES, SAMPLES
+from vfl.limits import CLASSES, FEATURES, JSON_BYTES, SAMPLES
 from vfl.observation import (
     BOTTOM,
     TOP,
@@ -48,7 +49,9 @@ class TranscriptWriter:
         meta = {"format": FORMAT, "config": config.model_dump(mode="json"), "setting": _setting_tree(setting)}
         text = json.dumps({**meta, "sha256": _checksum(meta)}, indent=1)
         write_atomically(
-            folder / "meta.json", lambda path: make_private(path).write_text(text + "\n", encoding="utf-8")
+            folder / "meta.json",
+            lambda path: make_private(path).write_text(text + "\n", encoding="utf-8"),
+            mode=PRIVATE,
         )
 
     def observe(self, observation: Observation) -> None:
@@ -66,7 +69,7 @@ class TranscriptWriter:
         self._unsure.clear()
 
     def _write(self, name: str, write: Callable[[Path], None]) -> None:
-        write_atomically(self._folder / name, write, durably=False)
+        write_atomically(self._folder / name, write, durably=False, mode=PRIVATE)
         if self._syncs:
             self._unsure.append(self._folder / name)
 
@@ -77,8 +80,7 @@ class Transcript:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         try:
-            refuse_irregular(folder / "meta.json")
-            meta: dict[str, Any] = json.loads(read_bounded(folder / "meta.json", JSON_BYTES))
+            meta: dict[str, Any] = json.loads(read_plain(folder / "meta.json", JSON_BYTES))
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{folder} is not a transcript: meta.json cannot be read ({error})") from None
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
@@ -210,7 +212,8 @@ def _setting_tree(setting: Setting) -> dict[str, Any]:
 def _setting(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
     boxes = tuple(Box(tuple(b["sample_shape"]), tuple(b["start"]), tuple(b["stop"])) for b in tree["boxes"])
     sizes = {name: tree[name] for name in ("classes", "samples", "batch_size")}
-    if not all(type(size) is int and 0 < size <= SAMPLES for size in sizes.values()):
+    most = {"classes": CLASSES, "samples": SAMPLES, "batch_size": SAMPLES}
+    if not all(type(size) is int and 0 < size <= most[name] for name, size in sizes.items()):
         raise ValueError(f"{sizes} are not numbers of things")
     if len(boxes) != config.federation.bottoms or not 0 < math.prod(boxes[0].sample_shape) <= FEATURES:
         raise ValueError(f"{len(boxes)} slices for {config.federation.bottoms} bottom models")
@@ -224,20 +227,8 @@ def _setting(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
     labels = _labels(tree.get("labels"), tree["samples"], tree["classes"])
     if (labels is None) == config.federation.labels_at_coordinator:
         raise ValueError("it has labels exactly if federation.label_holder is coordinator")
-    return Setting(
-        model=config.model,
-        boxes=boxes,
-        classes=tree["classes"],
-        samples=tree["samples"],
-        batch_size=tree["batch_size"],
-        schedule=tree["schedule"],
-        rounds=rounds,
-        frozen=config.training.frozen,
-        seed=config.seed,
-        device=config.device,
-        shares=shares,
-        labels=labels,
-    )
+    planned = Setting.of(config, boxes, tree["classes"], tree["samples"], shares, labels)
+    return replace(planned, batch_size=tree["batch_size"], schedule=tree["schedule"], rounds=rounds)
 
 
 def _labels(found: Any, samples: int, classes: int) -> tuple[int, ...] | None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from attacker.inversion import InversionOptions, invert
 from attacker.inversion.objective import Objective
 from attacker.inversion.search import roughness
+from attacker.inversion.values import allowed
 
 EXACT = 2e-3
 """Relative errors below this are rounding: the plain inversion, with its attempts and its pixel levels, is best."""
@@ -76,5 +77,5 @@ def _smoothed(objective: Objective, x: Tensor, weight: Tensor) -> Tensor:
         adam.step()
         decay.step()
         with torch.no_grad():
-            x.clamp_(0, 1)
+            x.copy_(allowed(x))
     return x.detach()

@@ -112,7 +112,7 @@ class ExactAttack:
                 self._rounds.batches = relink(self._rounds.factors, self._per_epoch)
         cells = cells_of(self._rounds.batches, self._setting.samples)
         self._check(cells)
-        known = known_model(self._setting, self._parameters)
+        known = known_model(self._setting, self._parameters).eval()
         bottoms, top = list(known.bottoms), known.top
         if self._choice.method != "subspaces":
             by_squares = self._choice.method == "least_squares"
@@ -148,6 +148,7 @@ class ExactAttack:
             ),
             notes=(
                 f"Steps I and II by {self._choice.method.replace('_', ' ')}.",
+                *((f"{self._choice.remark}.",) if self._choice.remark else ()),
                 *notes_on_gradients(cells, certificate, self._rounds.noisy, solved),
                 *notes_on_models(self._setting, self._choice, bottoms, certificate, inverted),
                 *notes_on_rounds(self._choice, certificate, self._rounds.noisy),

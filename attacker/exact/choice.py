@@ -9,7 +9,7 @@ from torch import nn
 
 from attacker.exact.completion import too_few_rounds
 from attacker.least_squares import SKETCH, undetermined, written_otherwise
-from attacker.steady import unsteady
+from attacker.steady import batchwise, by_chance, steady_input
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
@@ -17,6 +17,12 @@ from vfl.observation import Setting
 from vfl.partition import Shape
 
 Method = Literal["auto", "subspaces", "least_squares", "rank_one"]
+LEAST = 3
+"""Rounds that a sample must have been in while parameters move: two of them share other samples too."""
+CHANCE = (
+    "What comes after the attacked layer differs each time (dropout?): what flows into it does not, and is recovered, "
+    "but certificates, and what is said of altered gradients, count the differences too"
+)
 MOST_BYTES = 1 << 29
 """What least squares may keep of the rounds beside subspaces, which may turn out to need no help."""
 
@@ -31,12 +37,15 @@ class Choice:
     """What the rounds are kept for too, should this method leave samples open."""
     hint: str | None = None
     """What to say if it leaves most of them open, and there is nothing beside it."""
+    remark: str | None = None
+    """What to say in any case."""
 
 
 def choose(setting: Setting, method: Method, single: bool) -> Choice:
     """Decide, or raise UserError with everything that stands in the way."""
     bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-    problems = [*_moving(setting, single), *unsteady(setting)]
+    chance = by_chance(setting)
+    problems = [*_moving(setting, single), *batchwise(setting), *(() if setting.frozen else chance)]
     if problems:
         raise UserError("attack exact: " + "; ".join(problems))
     layers = [
@@ -61,6 +70,10 @@ def choose(setting: Setting, method: Method, single: bool) -> Choice:
         no_squares = "the parameters move"
         if any(layer and 2 * setting.batch_size > layer.inputs for layer in roomy):
             no_subspaces = "the parameters move, so the layer's inputs must hold two batches; use smaller batches"
+    if chance:
+        taken = first if no_subspaces else tuple(layer for layer in roomy if layer is not None)
+        _check_chance(chance, no_subspaces, bottoms, setting, taken)
+        return Choice("subspaces", taken, remark=CHANCE)
     in_first = all(layer is own[0] for layer, own in zip(roomy, layers, strict=True))
     if method == "least_squares" or (method == "auto" and no_squares is None and (no_subspaces or not in_first)):
         if no_squares:
@@ -122,12 +135,31 @@ def _no_subspaces(
     if k >= n > 1:
         return f"every batch holds all {n} samples, so nothing tells them apart; choose federation.batch_size below {n}"
     per_epoch = math.ceil(n / k)
-    if setting.schedule != "uniform" and setting.rounds < 2 * per_epoch:
+    moves = not setting.frozen and setting.still_rounds < 2 * per_epoch
+    epochs = LEAST if moves else 2
+    if setting.schedule != "uniform" and setting.rounds < epochs * per_epoch:
+        why = " while the parameters move" if moves else ""
+        less = "training.lr to 0" if moves else "attack.epochs to 1 for what a single gradient shows"
         return (
-            f"{n} samples in batches of {k} need 2 epochs ({2 * per_epoch} rounds), the run has {setting.rounds} "
-            f"rounds; set federation.epochs to 2, or attack.epochs to 1 for what a single gradient shows"
+            f"{n} samples in batches of {k} need {epochs} epochs ({epochs * per_epoch} rounds){why}, the run has "
+            f"{setting.rounds} rounds; set federation.epochs to {epochs}, or {less}"
         )
     return None
+
+
+def _check_chance(
+    chance: Sequence[str],
+    no_subspaces: str | None,
+    bottoms: Sequence[nn.Module],
+    setting: Setting,
+    layers: Sequence[FullyConnected],
+) -> None:
+    """Refuse models that differ each time, unless subspaces are enough and what flows into the layers is the same."""
+    if no_subspaces:
+        raise UserError(f"attack exact: {'; '.join(chance)}; and {no_subspaces}")
+    parts = zip(bottoms, setting.boxes, layers, strict=True)
+    if not all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
+        raise UserError("attack exact: " + "; ".join(chance))
 
 
 def _moving(setting: Setting, single: bool) -> list[str]:

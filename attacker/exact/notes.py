@@ -84,7 +84,7 @@ def notes_on_models(
         sure = certificates[:, worker] <= UNSURE
         count = 0 if inverted is None else int((inverted.missed[:, worker] & sure).sum())
         if count:
-            before = ", ".join(stem(model, layer.name, box.shape))
+            before = ", ".join(stem(model, layer.name, box.shape)) or f"what comes before {layer.name}"
             missed[before] = missed.get(before, 0) + count
     notes = [f"At {_named(workers, setting.workers)} {sentence}." for sentence, workers in found.items()]
     return notes + [

@@ -10,6 +10,7 @@ from attacker.exact.choice import Choice
 from attacker.exact.unfinished import unfinished
 from attacker.interface import Progress, share
 from attacker.inversion import InversionOptions, invert
+from attacker.inversion.values import likeliest_length
 from vfl.observation import Setting
 
 
@@ -49,9 +50,8 @@ def step_three(
 
     for worker, (layer, box, h) in enumerate(zip(choice.layers, setting.boxes, found, strict=True)):
         if layer.sees_data:
-            if not layer.bias:  # known up to a factor: as bright as an image can be
-                h = h / h.abs().amax(dim=1, keepdim=True)
-            slices.append(h.float().reshape(-1, *box.shape))
+            part = h.reshape(-1, *box.shape)
+            slices.append((part if layer.bias else likeliest_length(part)).float())
             missed.append(torch.zeros(len(h), dtype=torch.bool))
         else:
             assert options is not None

@@ -46,7 +46,7 @@ def run_tail(model: nn.Module, layer: str, shape: Shape, h: Tensor, x: Tensor | 
     jacobian = h.new_full((len(h), width, outputs.shape[1]), torch.nan)
     sure = torch.zeros(len(h), outputs.shape[1], dtype=torch.bool)
     if bool(known.any()):
-        z[known] = sent.detach()
+        z[known] = sent.detach().to(z)
         jacobian[known] = torch.stack(rows, dim=1)
         sure[known] = outputs.detach().abs() > NEAR_ZERO * outputs.detach().abs().amax(dim=1, keepdim=True)
     return Tail(z, jacobian, sure)

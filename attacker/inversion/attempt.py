@@ -11,6 +11,7 @@ from attacker.inversion.options import InversionOptions
 from attacker.inversion.parallel import Tick
 from attacker.inversion.polish import polish
 from attacker.inversion.search import Anneal, search
+from attacker.inversion.values import nothing_known, start_near
 from vfl.observation import Tensors
 from vfl.seeds import generator
 
@@ -60,9 +61,9 @@ def attempt(
     objective: Goal, best: Tensor, samples: Tensor, number: int, seed: int, options: InversionOptions, tick: Tick
 ) -> tuple[Tensor, Tensor]:
     """Return data and residuals of attempt number 0, 1, …; `best` (samples, *shape) is what there is so far."""
-    middle = best if repairs(number) else torch.full_like(best, 0.5)
+    middle = best if repairs(number) else nothing_known(best)
     noise = torch.stack([_noise(seed, int(sample), number, best.shape[1:]) for sample in samples])
-    start = middle + options.noise * noise.to(best.device)
+    start = middle + start_near(best, options.noise, number < 2) * noise.to(best.device)
     return polish(objective, search(objective, start, _anneal(options, number), tick), options, tick)
 
 

@@ -19,7 +19,7 @@ SAME = (1e-4, 0.05)
 
 @dataclass(frozen=True)
 class Inversion:
-    """The data found, (samples, *shape) in [0, 1], and |h(x) - h| / |h| of each; NaN where the target was."""
+    """The data found, (samples, *shape), and |h(x) - h| / |h| of each; NaN where the target was."""
 
     x: Tensor
     residual: Tensor

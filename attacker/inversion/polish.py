@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attacker.inversion.objective import Goal
 from attacker.inversion.options import InversionOptions
+from attacker.inversion.values import allowed, in_levels
 
 SHARPNESS = 200.0
 """Nearly the true gradient: just soft enough to pass the kinks where two cells of a window are level."""
@@ -18,8 +19,8 @@ STUCK = 0.9
 
 
 def polish(objective: Goal, x: Tensor, options: InversionOptions, tick: Callable[[], None]) -> tuple[Tensor, Tensor]:
-    """Return x in [0, 1] at a minimum of each sample's residual, and that; finished and stuck samples are dropped."""
-    best, residual = x.clamp(0, 1), torch.full((len(x),), torch.inf, device=x.device)
+    """Return x, allowed, at a minimum of each sample's residual, and that; finished and stuck samples are dropped."""
+    best, residual = allowed(x).clone(), torch.full((len(x),), torch.inf, device=x.device)
     index = torch.arange(len(x), device=x.device)
     state = _State.at(objective, x)
     before = [torch.full_like(state.loss, torch.inf)] * 2
@@ -40,12 +41,12 @@ def polish(objective: Goal, x: Tensor, options: InversionOptions, tick: Callable
 
 
 def feasible(objective: Goal, x: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-    """Return x in [0, 1] and its residual: rounded to the values that a pixel can have where that explains h better."""
-    x = x.clamp(0, 1)
+    """Return x, allowed, and its residual: rounded to values that a pixel can have where that explains h better."""
+    x = allowed(x)
     residual = objective.residuals(x)
-    if not levels:
+    rounded = in_levels(x, levels)
+    if rounded is None:
         return x, residual
-    rounded = (x * (levels - 1)).round() / (levels - 1)
     exact = objective.residuals(rounded)
     better = exact < residual
     return torch.where(_wide(better, x), rounded, x), torch.where(better, exact, residual)

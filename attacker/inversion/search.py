@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from attacker.inversion.objective import Goal
+from attacker.inversion.values import is_image
 
 BETAS = (0.7, 0.9)
 """Shorter memories than Adam's usual: the problem changes under it, and it takes tens of steps, not thousands."""
@@ -48,7 +49,7 @@ def roughness(x: Tensor) -> Tensor:
 
     Zero for tables, whose columns have no order.
     """
-    if x.dim() != 4:
+    if not is_image(x):
         return x.new_zeros(len(x))
     rough = _differences(x)
     if x.shape[1] > 1:

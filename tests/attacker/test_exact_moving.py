@@ -220,10 +220,27 @@ def test_what_cannot_be_followed_is_refused_before_the_first_round(
         attacks.build(PluginSection.model_validate({"name": "exact", **options})).start(setting)
 
 
-def test_too_few_epochs_are_a_sentence() -> None:
-    setting = setting_for("cafe_cnn", samples=24, epochs=2)
+@pytest.mark.parametrize(("still", "starts"), [(0, False), (11, False), (12, True)])
+def test_too_few_epochs_are_a_sentence_before_the_first_round(still: int, starts: bool) -> None:
+    attack = attacks.build(PluginSection(name="exact"))
+    setting = setting_for("cafe_cnn", samples=24, epochs=2, still_rounds=still)
+    if starts:
+        attack.start(setting)
+        return
+    with pytest.raises(
+        UserError, match=r"need 3 epochs \(18 rounds\) while the parameters move.* set federation.epochs to 3"
+    ):
+        attack.start(setting)
+
+
+def test_a_run_that_ended_early_has_too_few_rounds() -> None:
+    setting = setting_for("cafe_cnn", samples=24, epochs=3)
+    x, y = smooth_images(setting.samples)
+    attack = attacks.build(PluginSection(name="exact")).start(setting)
+    for observation in islice(observations(setting, x, y, TrainingConfig(lr=0.1)), 12):
+        attack.observe(observation)
     with pytest.raises(UserError, match="in fewer than 3 of the 12 rounds"):
-        attacked(setting, TrainingConfig(lr=0.1))
+        attack.recover(silent)
 
 
 def test_where_the_likeliest_cannot_be_matched_the_others_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

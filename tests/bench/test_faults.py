@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from bench.cables import Cable
-from bench.faults import ALL, ONE_OF_EACH, Kind, Victim, bench_faults, check, schedule
+from bench.faults import ALL, ONE_OF_EACH, SURE, Kind, Victim, bench_faults, check, schedule
 from vfl.errors import RunFailedError
 
 
@@ -40,7 +40,11 @@ def test_after_one_fault_of_each_kind_nothing_is_lost_and_nothing_differs(tmp_pa
     assert {fault["victim"] for fault in result["faults"]} == set(Victim)
     assert len(result["faults"]) == len(ONE_OF_EACH)
     assert result["rounds"] == 120
-    # Who is frozen or cut off for longer than silence_timeout was ordered a round, and left it unfinished.
+    for fault in result["faults"]:
+        if fault["kind"] in (Kind.STOP, Kind.CUT):  # nobody but the coordinator knew that it had gone
+            left, first = f"worker {fault['party'].removeprefix('worker-')} left", fault["round"] + 1
+            noticed = [one for one in result["disturbances"] if first <= one["round"] <= first + SURE]
+            assert any(reason.startswith(left) for one in noticed for reason in one["reasons"]), result["disturbances"]
     assert result["redone"] >= 2
     assert (result["updates_lost"], result["difference"]) == (0, 0.0)
 

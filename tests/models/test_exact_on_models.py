@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attacker.exact import Exact
 from attacker.exact.tails import bypassed
 from attacker.interface import Recovery, attacks, silent
-from attacker.steady import depends
+from attacker.steady import dropout
 from bench.one_process import observations
 from examples import architectures
 from vfl.config import TrainingConfig
@@ -186,7 +186,7 @@ def test_what_stops_it_is_said_before_the_first_round(model, sentence):
 def test_dropout_inside_attention_counts_too():
     model = architectures.small_transformer((1, 8, 4))
     model[3].self_attn.dropout = 0.1
-    assert any("dropout" in problem for problem in depends(model, "the model"))
+    assert any("dropout" in problem for problem in dropout(model, "the model"))
 
 
 def test_unequal_workers_a_single_column_and_another_network_each():

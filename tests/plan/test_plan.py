@@ -79,6 +79,29 @@ def test_two_epochs_are_needed_where_batches_have_room():
     assert any("would not start" in text for text in plan.warnings)
 
 
+@pytest.mark.parametrize(("frozen_epochs", "epochs"), [(0, 3), (1, 3), (2, 2)])
+def test_while_parameters_move_three_epochs_are_needed(frozen_epochs, epochs):
+    training = {"lr": 0.1, "schedule": {"frozen_epochs": frozen_epochs}}
+    model, federation = {"name": "mlp", "hidden": [64]}, {"rounds": 9}  # three epochs of 24 samples in batches of 8
+    config = small_config(attack={"name": "exact"}, model=model, training=training, federation=federation)
+    plan = make_plan(config, Path(), ROOMY)
+    assert plan.load.needs.rounds == 3 * epochs
+    assert plan.unknown  # that takes a time which nobody measured
+    shorter = small_config(attack={"name": "exact"}, model=model, training=training, federation={"rounds": 6})
+    assert any("would not start" in text for text in make_plan(shorter, Path(), ROOMY).warnings) == (epochs == 3)
+
+
+def test_where_frozen_epochs_are_all_that_there_is_nothing_moves():
+    training = {"lr": 0.1, "schedule": {"frozen_epochs": 2}}
+    config = small_config(attack={"name": "exact"}, training=training, federation={"rounds": 6}, transcript=False)
+    load = workload_of(config)
+    assert load.frozen
+    still = workload_of(small_config(attack={"name": "exact"}, federation={"rounds": 6}, transcript=False))
+    assert load.waiting_bytes == still.waiting_bytes
+    later = workload_of(config.model_copy(update={"federation": config.federation.model_copy(update={"rounds": 9})}))
+    assert later.waiting_bytes == 12 / 7 * still.waiting_bytes  # 9 rounds, and the parameters before 7, 8 and 9
+
+
 def test_least_squares_needs_as_many_rounds_as_tell_all_samples_apart():
     """The oracle is the rank of the drawn batches' matrix itself."""
     config = small_config(attack={"name": "least_squares"}, federation={"batch_size": 6, "rounds": 1})
@@ -106,6 +129,16 @@ def test_a_machine_that_is_too_small_is_told_so():
     assert not make_plan(config, Path(), replace(ROOMY, disk=disk)).warnings
     (warning,) = make_plan(config, Path(), replace(ROOMY, disk=disk - 1)).warnings
     assert "The disk is too small" in warning
+
+
+def test_rounds_that_would_not_all_find_room_while_they_wait_for_the_attack_are_told_of():
+    config = load_config(ROOT / "configs/digits.yaml", ["transcript=false"])
+    load = make_plan(config, Path(), ROOMY).load
+    disk = load.waiting_bytes + load.results_bytes + LEFT_FREE
+    assert load.waiting_bytes > 0
+    assert not make_plan(config, Path(), replace(ROOMY, disk=disk)).warnings
+    (warning,) = make_plan(config, Path(), replace(ROOMY, disk=disk - 1)).warnings
+    assert "The disk does not hold all rounds" in warning
 
 
 def test_what_was_not_measured_is_not_estimated():

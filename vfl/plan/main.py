@@ -165,4 +165,10 @@ def _warnings(load: Workload, machine: Machine, total: int) -> tuple[str, ...]:
             f"transcript {load.transcript_bytes / 1e9:.1f} GB, and {machine.disk / 1e9:.1f} GB are free, of which "
             f"{LEFT_FREE / 1e9:.1f} should stay; {leave}choose another folder with --out."
         )
+    elif load.waiting_bytes + load.results_bytes > machine.disk - LEFT_FREE:
+        found.append(
+            f"The disk does not hold all rounds: where no core is to spare for the attack, up to "
+            f"{load.waiting_bytes / 1e9:.1f} GB of them wait for it, and {machine.disk / 1e9:.1f} GB are free; rounds "
+            f"then wait in turn until it has caught up, which takes longer than is said above."
+        )
     return tuple(found)

@@ -10,6 +10,7 @@ def show_plan(plan: Plan) -> None:
     """Print a plan: what is counted, what is estimated, what is doubtful, what is too small."""
     console, load = Console(highlight=False), plan.load
     table = Table.grid(padding=(0, 2))
+    without = ", without the attack" if plan.unknown else ""
     rows = {
         "federation": f"{load.workers} workers, {load.samples:,} samples, {load.rounds:,} rounds of {load.batch_size}",
         "attack": _attack(plan),
@@ -25,7 +26,7 @@ def show_plan(plan: Plan) -> None:
         "memory": ", ".join(
             f"{'a worker' if process == 'worker' else process} {size_of(size)}" for process, size in plan.memory.items()
         ),
-        "": f"{size_of(plan.memory_total)} in all on one machine",
+        "": f"{size_of(plan.memory_total)} in all on one machine" + without,
         **{phase: duration(seconds) for phase, seconds in plan.seconds.items() if phase != "federation"},
         "this machine": (
             f"{plan.machine.cores} cores, {size_of(plan.machine.memory)} of memory and {size_of(plan.machine.disk)} of "
@@ -36,7 +37,6 @@ def show_plan(plan: Plan) -> None:
         table.add_row(f"  {name}", text)
         if name == "":
             table.add_row("  rounds", duration(plan.seconds.get("federation", 0.0)))
-    without = ", without the attack" if plan.unknown else ""
     table.add_row("  in all", duration(sum(plan.seconds.values())) + without)
     console.print(table)
     for text in plan.unknown:

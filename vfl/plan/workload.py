@@ -96,7 +96,7 @@ def workload_of(config: RunConfig) -> Workload:
     uploads = _uploads(model, config)
     sizes = [sum(one.numel() * FLOAT for one in upload.values()) for upload in uploads]
     outputs = [_counted(bottom, shape) for bottom, shape in zip(model.bottoms, shapes, strict=True)]
-    changes = 1 if setting.frozen else setting.rounds
+    changes = 1 if setting.frozen else setting.rounds - setting.still_rounds
     seen_bytes = (setting.rounds + changes) * sum(sizes)
     layers = _layers(model, needs.choice, shapes) if needs.choice else ()
     return Workload(

@@ -20,6 +20,7 @@ from attacker.inversion.attempt import Chunk, Problem
 from attacker.inversion.invert import chunk_size
 from attacker.inversion.parallel import Tick, in_order, in_parallel
 from attacker.inversion.spread import spread
+from attacker.inversion.values import in_levels
 from vfl.network import resolve_device
 
 T = TypeVar("T")
@@ -144,11 +145,11 @@ class Follower:
 
     def _round(self, known: Tensor) -> None:
         """Give pixels the values that they can have where all rounds together are then explained better."""
-        levels = self._options.levels
-        if not levels or self._sees_data:
+        rounded = None if self._sees_data else in_levels(self._x, self._options.levels)
+        if rounded is None:
             return
         away, free = self._outside(), self._x
-        self._x = (free * (levels - 1)).round() / (levels - 1)
+        self._x = rounded
         self._changed |= known
         worse = ~(self._outside() < away)
         self._x = torch.where(worse.view(-1, *[1] * len(self._shape)), free, self._x)

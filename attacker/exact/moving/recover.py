@@ -7,14 +7,14 @@ from torch import Tensor
 
 from attacker.exact.cells import Cell, cells_of
 from attacker.exact.certificate import UNSURE
-from attacker.exact.choice import Choice
+from attacker.exact.choice import LEAST, Choice
 from attacker.exact.factors import Factors
 from attacker.exact.known_labels import NOTE
 from attacker.exact.labels import join_workers
 from attacker.exact.moving.correct import Where
 from attacker.exact.moving.follow import Followed, Follower
 from attacker.exact.moving.lengths import take_apart
-from attacker.exact.moving.trail import LEAST, Trails
+from attacker.exact.moving.trail import Trails
 from attacker.exact.solve import Solved
 from attacker.exact.tails import bypassed
 from attacker.exact.threads import one_thread

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacker.exact.choice import Choice
+from attacker.exact.choice import LEAST, Choice
 from attacker.exact.factors import Factors, factorize
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import ModelTensors, Observation, Setting, Tensors
 
-LEAST = 3
-"""Rounds that a sample must have been in: two of them share other samples too."""
 EPOCHS = 10
 """Epochs that are kept at most: each sample is then in so many batches."""
 
