@@ -90,6 +90,8 @@ class Assembler:
         """Take the next chunk, in order."""
         if offset != self._filled:
             raise CodecError(f"a chunk starts at byte {offset}, expected {self._filled}")
+        if not len(data) and not self.complete:
+            raise CodecError("a chunk holds nothing")  # such chunks could come for ever
         end = self._filled + len(data)
         if end > self._size:
             raise CodecError(f"the chunks hold more than the {self._size} bytes announced")

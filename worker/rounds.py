@@ -1,6 +1,7 @@
 """A run as a worker lives it: it joins, does what each order says, and comes back when its connection is lost."""
 
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,7 +235,10 @@ class Rounds:
         check_parameters(order.bundle, own)
         try:
             assembler = Assembler(order.bundle, PARAMETER_BYTES)
+            deadline = time.monotonic() + max(self._timeout, self._between_chunks)
             while not assembler.complete:
+                if time.monotonic() > deadline:
+                    raise RunFailedError(f"the coordinator's parameters took longer than {self._timeout:g} s")
                 part = self._link.next_order(self._between_chunks)
                 if not isinstance(part, ChunkView):
                     raise CodecError("only chunks follow the announcement")

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import threading
 from pathlib import Path
@@ -104,6 +105,26 @@ def test_a_run_that_was_killed_goes_on_from_the_last_checkpoint_that_is_whole(co
     assert gone["reasons"] == [f"the coordinator was resumed from its checkpoint of round {gone['round'] - 1}"]
     assert gone["redone"] >= 20  # a whole interval, as the last checkpoint was lost
     assert len(list((out / "checkpoints").iterdir())) == 2
+
+
+def test_a_coordinator_that_is_told_to_end_writes_a_checkpoint_and_nothing_is_done_again(config, undisturbed, tmp_path):
+    seldom = config.with_name("seldom.yaml")
+    seldom.write_text(CONFIG.replace("checkpoint_every: 20", "checkpoint_every: 1000"))
+    federation = Federation(seldom, tmp_path / "out")
+    with contextlib.closing(federation):
+        for number in range(2):
+            federation.worker(number)
+        federation.reaches(30)
+        federation.server.send_signal(signal.SIGTERM)
+        assert federation.server.wait(60) == 130, federation.said
+        (checkpoint,) = (federation.out / "checkpoints").glob("*.safetensors")
+        assert stat.S_IMODE(checkpoint.stat().st_mode) == 0o600  # it holds the optimiser's state and the indices
+        federation.serve("--resume")
+        federation.finished()
+    summary = assert_as_if_nothing_had_happened(federation.out, undisturbed)
+    (resumed,) = [one for one in summary["disturbances"] if "resumed" in one["reasons"][0]]
+    assert resumed["round"] > 30
+    assert resumed["redone"] == 0
 
 
 @pytest.mark.slow

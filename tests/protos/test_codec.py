@@ -78,6 +78,8 @@ def test_what_is_not_a_bundle_is_refused_with_a_reason():
         Assembler(Bundle(tensors=[TensorSpec(name="x", dtype=1), TensorSpec(name="x", dtype=1)]), 100)
     with pytest.raises(CodecError, match="expected 0"):
         Assembler(bundle, 1 << 30).add(parts[1].offset, parts[1].data)
+    with pytest.raises(CodecError, match="holds nothing"):
+        Assembler(bundle, 1 << 30).add(0, b"")
     short = Assembler(bundle, 1 << 30)
     short.add(parts[0].offset, parts[0].data)
     with pytest.raises(CodecError, match=f"end after {CHUNK_BYTES} of the 4400008 bytes"):

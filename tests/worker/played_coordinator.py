@@ -91,7 +91,7 @@ class Line:
     def hang_up(self):
         self.orders.put(None)
 
-    def start(self, run_id, address=""):
+    def start(self, run_id, address="", parameters=True):
         """Send a start, and the parameters."""
         self.send(
             Order(
@@ -105,6 +105,8 @@ class Line:
                 )
             )
         )
+        if not parameters:
+            return
         tensors = self._played.parameters.expected_from(self.request.worker, self._federation.holder)
         self.send(Order(parameters=ParametersOrder(version=1, bundle=announce(tensors))))
         for chunk in chunks(tensors.values()):

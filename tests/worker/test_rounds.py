@@ -1,17 +1,23 @@
 """A real worker and a coordinator that is played: what it makes of starts, losses and refusals."""
 
+import concurrent.futures
 import contextlib
 import socket
+import threading
 
 import grpc
 import pytest
 import torch
 
+from protos.codec import announce
+from protos.coordinator_pb2 import Order
+from protos.coordinator_pb2 import Parameters as ParametersOrder
+from protos.tensors_pb2 import Chunk
 from tests.support import small_config
 from tests.worker.played_coordinator import Played
 from vfl.errors import RunFailedError
 from vfl.tls import worker_role
-from worker import joining
+from worker import joining, rounds
 from worker.exchange import Peer
 from worker.rendezvous import Rendezvous
 from worker.serving import WorkerServer
@@ -110,6 +116,29 @@ def test_a_worker_of_another_run_leaves_without_a_word(play):
     with pytest.raises(RunFailedError, match="has begun another run"):
         worker.result(30)
     assert played.troubles == []
+
+
+def test_parameters_that_come_drop_by_drop_are_not_waited_for_longer_than_a_round(play, monkeypatch):
+    monkeypatch.setattr(rounds, "MESSAGE_SECONDS", 2.0)
+    played = play(federation={"round_timeout": 2})
+    worker = played.worker(1)
+    line = played.joined()
+    line.start("run", played.address, parameters=False)
+    tensors = played.parameters.expected_from(1, 0)
+    line.send(Order(parameters=ParametersOrder(version=1, bundle=announce(tensors))))
+    dripping = threading.Thread(target=drip, args=(line, worker), daemon=True)
+    dripping.start()
+    with pytest.raises(RunFailedError, match="the coordinator's parameters took longer than 2 s"):
+        worker.result(60)
+    dripping.join()
+
+
+def drip(line, worker):
+    """Send a byte now and then for as long as anybody listens."""
+    for offset in range(500):
+        line.send(Order(chunk=Chunk(offset=offset, data=b"0")))
+        if concurrent.futures.wait([worker], timeout=0.2).done:
+            return
 
 
 def test_a_worker_that_is_just_started_keeps_trying_to_join(play):
