@@ -34,15 +34,25 @@ def curves_of(table: Table) -> dict[str, dict[str, Points]]:
     }
 
 
+def levels_of(table: Table) -> dict[str, float]:
+    """Return the columns with one value for all lines: their other cells were left out, as they would be the same."""
+    found = {}
+    for at, column in enumerate(table.columns):
+        planned = [line.entries[at] for line in table.lines if line.entries[at].state != "skipped"]
+        if len(planned) == 1 < len(table.lines) and planned[0].value is not None:
+            found[column] = planned[0].value
+    return found
+
+
 def save_curves(path: Path, name: str, table: Table) -> None:
     """Write a PNG file, a panel for each choice of the other axes of the rows; a table without `along` has none."""
     if table.along is None or not table.lines:
         return
-    panels = curves_of(table)
+    panels, levels = curves_of(table), levels_of(table)
     figure = Figure(figsize=(1.5 + 4.4 * len(panels), 4.2), dpi=150, layout="constrained")
     sides = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (title, curves) in zip(sides, panels.items(), strict=True):
-        _draw(axes, table, curves)
+        _draw(axes, table, {column: points for column, points in curves.items() if column not in levels}, levels)
         axes.set_title(title)
     _stretch(sides[0], [float(line.values[table.along]) for line in table.lines])
     sides[0].set_ylabel(table.number.title)
@@ -59,11 +69,13 @@ def _empty(points: Points) -> bool:
     return all(math.isnan(value) for _, value in points)
 
 
-def _draw(axes: Axes, table: Table, curves: dict[str, Points]) -> None:
+def _draw(axes: Axes, table: Table, curves: dict[str, Points], levels: dict[str, float]) -> None:
     for column, points in curves.items():
         number = table.columns.index(column)  # of one colour and form in all panels
         places, values = zip(*points, strict=True)
         axes.plot(places, values, marker=MARKERS[number % len(MARKERS)], color=f"C{number}", label=column)
+    for column, value in levels.items():
+        axes.axhline(value, color=f"C{table.columns.index(column)}", linestyle="--", label=column)
     if table.baseline is not None:
         axes.axhline(table.baseline, color="0.5", linestyle=":", label="guessing the mean image")
     axes.set_xlabel(table.along or "")

@@ -169,8 +169,13 @@ STOPPING = [
 ]
 
 
-@pytest.mark.parametrize(("needs", "note"), [(1, "saw rounds 1 to 25"), (50, "too few rounds: more rounds, please")])
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("needs", "note"),
+    [
+        (1, "saw rounds 1 to 25"),
+        pytest.param(50, "too few rounds: more rounds, please", marks=pytest.mark.slow),
+    ],
+)
 def test_an_early_stop_is_a_success_and_the_attack_works_on_the_rounds_so_far(config, tmp_path, needs, note):
     (tmp_path / "counting.py").write_text(COUNTING)
     changes = [*STOPPING, f"attack={{name: 'counting:Counting', needs: {needs}}}"]

@@ -72,6 +72,17 @@ def test_a_lone_point_is_a_marker_and_what_has_no_point_is_not_in_the_legend(dra
     assert lone.get_color() == drawn.axes[0].lines[0].get_color()
 
 
+def test_a_column_that_is_run_once_for_all_lines_is_a_level_line_in_every_panel(tmp_path, monkeypatch):
+    once = [{"attacker": "two", "optimiser": "SGD", "rate": "1e-5"}]
+    plan = planned(tmp_path, axes=AXES, table=TABLE, only=once)
+    table = pivot(plan, ROWS)
+    assert curves.levels_of(table) == {"two": 9.0}
+    drawn = []
+    monkeypatch.setattr(curves, "_draw", lambda axes, table, points, levels: drawn.append((set(points), levels)))
+    save_curves(tmp_path / "curves.png", "a sweep", table)
+    assert drawn == [({"one"}, {"two": 9.0}), ({"one"}, {"two": 9.0})]
+
+
 def test_panels_share_the_whole_axis_also_where_nothing_was_run(drawn):
     ranges = [axes.get_xlim() for axes in drawn.axes]
     assert ranges[0] == ranges[1]
