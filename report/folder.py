@@ -9,14 +9,19 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from report.shape import Summary, check_shape
 from vfl.archive import ArchiveError, read_archive
 from vfl.errors import UserError
+from vfl.limits import plain
 from vfl.metrics import psnr
 from vfl.partition import Box, partition
 from vfl.results import load_summary
 
 NEEDED = ("config.federation.workers", "samples", "rounds", "seconds", "bytes", "train", "attack.name", "attack.used")
 """The keys of a summary without which there is nothing to report."""
+
+ARRAYS = {"x": "f", "x_true": "f", "certificates": "f", "labels": "i", "labels_true": "i"}
+"""What is read of recovered.npz, and the kind of numbers in it; each has one or one row a sample."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class RunFolder:
     @property
     def photographs(self) -> list[Path]:
         """Return the photographs that the referee put together, real beside recovered."""
-        return sorted(self.path.glob("photograph_*.png"))
+        return sorted(path for path in self.path.glob("photograph_*.png") if path.is_file())
 
 
 def read_run(path: Path) -> RunFolder:
@@ -97,13 +102,25 @@ def read_run(path: Path) -> RunFolder:
     missing = [key for key in NEEDED if not _has(summary, key.split("."))]
     if missing:
         raise UserError(f"{path} is not a run's folder: summary.json has no {', '.join(missing)}")
+    check_shape(summary, Summary, path / "summary.json")
     file = path / "recovered.npz"
     if not file.exists():
         return RunFolder(path, summary, {})
     try:
-        return RunFolder(path, summary, read_archive(file))
+        arrays = read_archive(file, ARRAYS)
+        check_arrays(arrays)
     except (OSError, ArchiveError) as error:
-        return RunFolder(path, summary, {}, f"recovered.npz cannot be read: {error}")
+        return RunFolder(path, summary, {}, f"recovered.npz cannot be read: {plain(str(error))}")
+    return RunFolder(path, summary, arrays)
+
+
+def check_arrays(arrays: dict[str, np.ndarray]) -> None:
+    """Raise ArchiveError for arrays that no run writes."""
+    for name, array in arrays.items():
+        if array.dtype.kind != ARRAYS[name] or array.dtype.itemsize > 8 or not array.size:
+            raise ArchiveError(f"{name} is {array.dtype} of shape {array.shape}")
+        if "x" in arrays and len(array) != len(arrays["x"]):
+            raise ArchiveError(f"it has {len(arrays['x'])} samples, and {name} for {len(array)}")
 
 
 def _has(tree: Any, keys: list[str]) -> bool:

@@ -27,6 +27,9 @@ MARGIN = 1.02
 BRIGHT = 0.25
 """The difference that the brightest colour stands for."""
 
+MOST_PIXELS = 50_000_000
+"""A larger photograph is left out."""
+
 PHOTOGRAPH_BYTES = 500_000
 ALL_BYTES = 3_400_000
 """What all pictures may take; as base64 in the page they are a third larger, and the page must stay below 5 MB."""
@@ -72,7 +75,8 @@ class Album:
     def photographs(self) -> list[Picture]:
         """Return the photographs put together again, smaller where they are too large for the page."""
         files = self._run.photographs
-        found = [_photograph(path, PHOTOGRAPH_BYTES // len(files)) for path in files]
+        made = [_photograph(path, PHOTOGRAPH_BYTES // len(files)) for path in files]
+        found = [picture for picture in made if picture is not None]
         self._left -= sum(picture.size for picture in found)
         return found
 
@@ -152,11 +156,17 @@ def encode(pixels: np.ndarray, alt: str) -> Picture:
     return _picture(image, alt)
 
 
-def _photograph(path: Path, most: int) -> Picture:
+def _photograph(path: Path, most: int) -> Picture | None:
+    """Return a photograph for the page, None for what the referee has not written."""
     name = path.stem.removeprefix("photograph_")
     alt = f"The photograph {name}: real on the left, put together from the rebuilt tiles on the right"
-    with Image.open(path) as file:
-        image = file.copy()
+    try:
+        with Image.open(path, formats=("PNG",)) as file:
+            if file.width * file.height > MOST_PIXELS:
+                return None
+            image = file.copy()
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return None
     picture = _picture(image, alt)
     while picture.size > most and min(image.size) > 1:
         image = image.resize((max(1, image.width // 2), max(1, image.height // 2)))

@@ -12,7 +12,10 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm, Normalize
 
 from report.page import render
+from report.shape import Results, check_shape
 from vfl.errors import UserError
+from vfl.files import read_plain
+from vfl.limits import JSON_BYTES, plain
 
 RESULTS = "results.json"
 LOGARITHMIC_FROM = 1000.0
@@ -54,12 +57,25 @@ def sweep_page(folder: Path) -> str:
 def read_results(folder: Path) -> dict[str, Any]:
     """Read a sweep's results."""
     try:
-        results: dict[str, Any] = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+        results: dict[str, Any] = json.loads(read_plain(folder / RESULTS, JSON_BYTES))
         if not {"sweep", "rows", "pivot", "planned", "versions"} <= results.keys():
             raise ValueError("it was written by an older version; `cafe sweep` with the same folder writes it anew")
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(f"{folder} is not a sweep's folder: {RESULTS} cannot be read ({error})") from None
+    check_shape(results, Results, folder / RESULTS)
+    for row in results["rows"]:
+        if not _is_below(folder, row["folder"]):
+            raise UserError(
+                f"{folder / RESULTS}: a cell is in {plain(row['folder'])}, which is not in the sweep's folder"
+            )
     return results
+
+
+def _is_below(folder: Path, cell: str) -> bool:
+    try:
+        return not Path(cell).is_absolute() and (folder / cell).resolve().is_relative_to(folder.resolve() / "cells")
+    except (OSError, RuntimeError, ValueError):  # links in a circle, and names that no file has
+        return False
 
 
 def unreported(folder: Path) -> list[Path]:

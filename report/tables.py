@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from report.folder import RunFolder
+from vfl.files import read_plain
+from vfl.limits import JSON_BYTES
 from vfl.metrics import r2
 
 SHOWN = 8
@@ -50,9 +52,16 @@ def rows_beside(run: RunFolder) -> Rows | None:
     if run.kind != "table" or run.x is None:
         return None
     try:
-        told = json.loads((run.path / "rows.json").read_text(encoding="utf-8"))
+        told = json.loads(read_plain(run.path / "rows.json", JSON_BYTES))
         return _rows(told["columns"], told["ids"], told["real"], told["recovered"], in_units=True)
-    except (OSError, ValueError, KeyError, TypeError):  # no referee, or a data set without named columns
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+        RecursionError,
+    ):  # no referee, or a data set without named columns
         names = [f"column {number}" for number in range(run.x.shape[1])]
         real = run.truth[:SHOWN].tolist() if run.truth is not None else [[] for _ in run.x[:SHOWN]]
         ids = list(map(str, range(len(run.x[:SHOWN]))))

@@ -120,7 +120,8 @@ def _certificates(run: RunFolder, count: int) -> list[str]:
 
 def _altered(run: RunFolder) -> Callable[[int], str | None]:
     shares = run.attack.get("altered") or []
-    return lambda worker: f"{shares[worker]:.0%}" if worker < len(shares) else None
+    known = {worker: share for worker, share in enumerate(shares) if share is not None}
+    return lambda worker: f"{known[worker]:.0%}" if worker in known else None
 
 
 def _withheld(run: RunFolder) -> Callable[[int], str | None]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from server.membership import Member
 from vfl.config import RunConfig
+from vfl.files import PRIVATE
 from vfl.observation import Setting
 from vfl.partition import Box
 from vfl.results import Disturbance, Evaluated, Record, write_atomically
@@ -159,7 +160,7 @@ class Checkpoints:
         path = self._folder / checkpoint_name(state.rounds)
         self.before()
         about = {"state": json.dumps(state.model_dump(mode="json"), allow_nan=False)}
-        write_atomically(path, lambda partial: write_tensors(partial, tensors, about, checked=True))
+        write_atomically(path, lambda partial: write_tensors(partial, tensors, about, checked=True), mode=PRIVATE)
         self.last, self._evaluations = state.rounds, len(state.evaluations)
         for superfluous in checkpoints_in(self._folder)[KEPT:]:
             superfluous.unlink()

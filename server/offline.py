@@ -1,21 +1,72 @@
 """An attack on what a coordinator recorded, without a federation."""
 
+import contextlib
+import math
+from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
+import torch
 
 from attacker.interface import start_attack
 from attacker.witness import Witness
 from server.main import recover
 from vfl.config import RunConfig
-from vfl.errors import in_words
+from vfl.errors import UserError, in_words
 from vfl.journal import Journal
+from vfl.observation import Setting
 from vfl.results import Record, clear_run
 from vfl.transcript import Transcript
+
+COPIES = 4
+"""How often an attack holds what it recovers, at the least: as it is, its gradient, and what an optimiser keeps."""
 
 
 def attack_transcript(recorded: Transcript, config: RunConfig, folder: Path) -> None:
     """Show the config's attack all complete rounds, let it recover, and write the folder as a run would."""
     setting = recorded.setting
-    running = Witness(start_attack(config.attack, setting))
+    next(iter(recorded), None)  # a run that says what its files are not ends here, before memory is taken for it
+    if config.attack.name != "none":
+        _check_size(setting)
+    with _saying_what_it_takes(setting):
+        _attack(recorded, config, folder, Witness(start_attack(config.attack, setting)))
+
+
+def _check_size(setting: Setting) -> None:
+    """Refuse samples that cannot be recovered here, whoever says that there are so many."""
+    takes, free = COPIES * _sample_bytes(setting), psutil.virtual_memory().available
+    if takes > free:
+        raise UserError(
+            f"the recorded run says that it has {_samples(setting)}: to recover them takes {takes / 1e9:.1f} GB of "
+            f"memory or more, and {free / 1e9:.1f} GB are free; take a machine with more"
+        )
+
+
+@contextlib.contextmanager
+def _saying_what_it_takes(setting: Setting) -> Iterator[None]:
+    """Turn a want of memory into a sentence."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        short = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+        if not short:
+            raise
+        raise UserError(
+            f"there is too little memory to attack the recorded run, which says that it has {_samples(setting)}; "
+            f"take a machine with more"
+        ) from None
+
+
+def _sample_bytes(setting: Setting) -> int:
+    return setting.samples * math.prod(setting.boxes[0].sample_shape) * torch.float32.itemsize
+
+
+def _samples(setting: Setting) -> str:
+    return f"{setting.samples} samples of shape {'x'.join(map(str, setting.boxes[0].sample_shape))}"
+
+
+def _attack(recorded: Transcript, config: RunConfig, folder: Path, running: Witness) -> None:
+    setting = recorded.setting
     clear_run(folder)
     journal = Journal(folder)
     journal.run(config.model_dump(mode="json"), setting.samples, setting.rounds)

@@ -11,6 +11,8 @@ from sweep.plan import Plan, load_plan
 from sweep.table import Rows
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
+from vfl.files import read_plain
+from vfl.limits import JSON_BYTES
 from vfl.results import write_atomically
 
 MADE_BY = ("versions", "machine")
@@ -51,12 +53,12 @@ def experiments(folder: Path) -> list[Path]:
 def read_results(path: Path) -> dict[str, Any]:
     """Read a sweep's results, or those that are kept; every row then says what it was made by."""
     try:
-        tree: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        tree: dict[str, Any] = json.loads(read_plain(path, JSON_BYTES))
         if not isinstance(tree["sweep"], str):
             raise ValueError("its sweep has no name")
         shared = {key: tree[key] for key in MADE_BY if key in tree}
         tree["rows"] = [_whole(shared | row) for row in tree["rows"]]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UserError(f"{path}: is not a sweep's results ({error})") from None
     return tree
 

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from ui.guard import Guard, Rules
 from ui.watch import FILES, Watch
+from vfl.files import is_own
 from vfl.limits import BROWSERS
 
 STATIC = Path(__file__).parent / "static"
@@ -68,7 +69,7 @@ class Page:
         """Answer with a file of the run's folder, of the few that may be opened."""
         name = request.path_params["name"]
         path = self.watch.folder / name
-        if name not in FILES or not path.is_file():
+        if name not in FILES or not is_own(path):
             return PlainTextResponse("there is no such file\n", status_code=404)
         headers = {"content-security-policy": REPORT_POLICY} if path.suffix == ".html" else {}
         return FileResponse(path, headers=headers)

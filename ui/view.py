@@ -11,6 +11,11 @@ SENTENCES = 6
 RATE_OVER = 40
 """How many lines of rounds the time left is guessed from."""
 
+MOST_WORKERS = 1025
+"""What a config can ask for, and the coordinator's own label holder."""
+
+WAYS = ("up", "down", "peer")
+
 Point = tuple[int, float]
 
 
@@ -82,14 +87,14 @@ class View:
 
     def _take_run(self, line: dict[str, Any]) -> None:
         config = line["config"]
-        self.run = {key: line[key] for key in ("seed", "samples", "batch_size", "label_holder")}
-        self.run |= {key: config[key]["name"] for key in ("data", "model", "attack")}
+        self.run = {key: single(line[key]) for key in ("seed", "samples", "batch_size", "label_holder")}
+        self.run |= {key: single(config[key]["name"]) for key in ("data", "model", "attack")}
         self.run["defence"] = _defence(config["defence"])
         self.rounds = int(line["planned_rounds"])
         self._know(int(line["workers"]) - 1)
 
     def _take_state(self, line: dict[str, Any]) -> None:
-        self.state, self.reason = str(line["state"]), line.get("reason")
+        self.state, self.reason = str(line["state"]), single(line.get("reason"))
         self._times.clear()
         self.seconds_left = self.rounds_per_second = None
 
@@ -97,7 +102,8 @@ class View:
         self._know(int(line["id"])).state = str(line["state"])
 
     def _take_round(self, line: dict[str, Any]) -> None:
-        self.round, self.rounds, self.bytes = int(line["round"]), int(line["total"]), dict(line["bytes"])
+        self.round, self.rounds = int(line["round"]), int(line["total"])
+        self.bytes = {way: number(line["bytes"].get(way)) for way in WAYS}
         for one in line["workers"]:
             worker = self._know(int(one["id"]))
             worker.up, worker.down = int(one["up"]), int(one["down"])
@@ -110,16 +116,16 @@ class View:
 
     def _take_evaluation(self, line: dict[str, Any]) -> None:
         _append(self.test_losses, int(line["round"]), line["loss"])
-        self.accuracy = line["accuracy"]
+        self.accuracy = number(line["accuracy"])
 
     def _take_step(self, line: dict[str, Any]) -> None:
         self.step = {"name": str(line["name"]), "done": int(line["done"]), "total": int(line["total"])}
 
     def _take_estimate(self, line: dict[str, Any]) -> None:
-        number = self.estimate.number + 1 if self.estimate else 1
-        values = {key: line.get(key) for key in ("samples_done", "psnr_mean", "share_30db")}
-        self.estimate = Estimate(number, line["round"], str(line["file"]), **values)
-        _append(self.psnr, number, self.estimate.psnr_mean)
+        count = self.estimate.number + 1 if self.estimate else 1
+        values = {key: number(line.get(key)) for key in ("samples_done", "psnr_mean", "share_30db")}
+        self.estimate = Estimate(count, number(line["round"]), str(line["file"]), **values)
+        _append(self.psnr, count, self.estimate.psnr_mean)
 
     def _take_say(self, line: dict[str, Any]) -> None:
         self.said = [*self.said, str(line["text"])][-SENTENCES:]
@@ -129,8 +135,24 @@ class View:
 
     def _know(self, worker: int) -> Worker:
         """Return a worker; those with smaller numbers exist too."""
+        if not 0 <= worker < MOST_WORKERS:
+            raise ValueError(f"no federation has a worker {worker}")
         self.workers += [Worker(id) for id in range(len(self.workers), worker + 1)]
         return self.workers[worker]
+
+
+def single(value: Any) -> Any:
+    """Return a number, a word or nothing as it is; the page shows nothing else, and no number that JSON has not."""
+    if not isinstance(value, str | int | float | None):
+        raise TypeError(f"{type(value).__name__} where a number or a word belongs")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def number(value: Any) -> Any:
+    """Return a number as it is, or nothing."""
+    if isinstance(value, str):
+        raise TypeError("a word where a number belongs")
+    return single(value)
 
 
 def _append(curve: list[Point], x: int, y: float | None) -> None:

@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from ui.gallery import Gallery, load_gallery
-from ui.view import Estimate, View
+from ui.view import Estimate, View, number, single
+from vfl.files import is_own, read_plain
 from vfl.journal import Tail
+from vfl.limits import JSON_BYTES
 from vfl.show import verdict
 
 FILES = ("report.html", "summary.json")
 """What people can open from the page, where the run's folder has it."""
+NOT_OURS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What comes of a line or a summary that is not of this version, or that somebody made up."""
 SCORES = ("psnr_mean", "psnr_median", "psnr_min", "psnr_baseline", "ssim_mean", "share_30db", "r2", "share_exact")
 
 
@@ -40,12 +44,12 @@ class Watch:
         """Take in what has come since the last time."""
         lines = self._tail.read()
         for line in lines:
-            with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # not of this version
+            with contextlib.suppress(*NOT_OURS):
                 self._take(line)
         if lines:
             self._load()
         over = self.view.state == "ended"
-        files = [name for name in FILES if over and (self.folder / name).is_file()]
+        files = [name for name in FILES if over and is_own(self.folder / name)]
         if lines or files != self._files:  # the report may come a moment after the summary
             self._files = files
             self._compose()
@@ -89,17 +93,15 @@ class Watch:
 def _result(folder: Path) -> dict[str, Any] | None:
     """Return what summary.json says at the end, in the few numbers that the page shows."""
     try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summary = json.loads(read_plain(folder / "summary.json", JSON_BYTES))
+        train, attack = summary["train"], summary["attack"]
         return {
-            "verdict": verdict(summary),
-            "ended": summary["ended"],
-            "rounds": summary["rounds"],
-            "samples": summary["samples"],
-            "seconds": summary["seconds"],
-            "bytes": summary["bytes"],
-            "loss_last": summary["train"]["loss_last"],
-            "test_accuracy": summary["train"]["test_accuracy"],
-            "attack": {key: summary["attack"].get(key) for key in SCORES},
+            "ended": single(summary["ended"]),
+            **{key: number(summary[key]) for key in ("rounds", "samples")},
+            **{key: {name: number(one) for name, one in summary[key].items()} for key in ("seconds", "bytes")},
+            **{key: number(train[key]) for key in ("loss_last", "test_accuracy")},
+            "attack": {key: number(attack.get(key)) for key in SCORES},
+            "verdict": verdict(summary),  # last: by now its numbers are numbers
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *NOT_OURS):
         return None

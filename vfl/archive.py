@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from vfl.files import refuse_irregular
 from vfl.limits import ARCHIVE_BYTES
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ def read_shapes(path: Path, wanted: Collection[str]) -> dict[str, tuple[int, ...
 
 
 def _opened(path: Path, read: Callable[[zipfile.ZipFile], T]) -> T:
+    refuse_irregular(path)
     with path.open("rb") as file:
         if file.read(len(_SINGLE)) == _SINGLE:
             raise ArchiveError("it is a single array, expected an .npz archive")

@@ -1,6 +1,7 @@
 """A finished run for other programs: CSV files, or a run in MLflow."""
 
 import csv
+import io
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 from report.folder import RunFolder, read_run
 from vfl.errors import UserError
+from vfl.files import is_own
+from vfl.results import write_atomically
 
 EXPERIMENT = "cafe"
 ARTIFACTS = ("summary.json", "report.html", "recovered.png", "photograph_*.png")
@@ -27,15 +30,15 @@ def export_csv(folder: Path, out: Path) -> list[Path]:
 
 def rounds(summary: dict[str, Any]) -> list[Row]:
     """Return a row a round: what is known of training and of how far the attack was."""
-    train, rates = summary["train"], summary["train"].get("rates", [])
+    train, rates = summary["train"], summary["train"].get("rates") or []
     rows = {
         number: {"round": number, "loss": loss, "learning_rate": rates[number - 1] if number <= len(rates) else None}
-        for number, loss in enumerate(train["losses"], start=1)
+        for number, loss in enumerate(train.get("losses") or [], start=1)
     }
-    for tested in train["evaluations"]:
+    for tested in train.get("evaluations") or []:
         row = rows.setdefault(tested["round"], {"round": tested["round"]})
-        row |= {"test_loss": tested["loss"], "test_accuracy": tested["accuracy"]}
-    for at in summary["attack"].get("over_rounds", []):
+        row |= {"test_loss": tested.get("loss"), "test_accuracy": tested.get("accuracy")}
+    for at in summary["attack"].get("over_rounds") or []:
         row = rows.setdefault(at["round"], {"round": at["round"]})
         row |= {name: value for name, value in at.items() if name in ("psnr_mean", "r2")}
     return [rows[number] for number in sorted(rows)]
@@ -95,7 +98,7 @@ def _log(client: Any, made: str, run: RunFolder) -> None:
     for start in range(0, len(config), MOST_PARAMETERS):
         client.log_batch(made, params=config[start : start + MOST_PARAMETERS])
     for pattern in ARTIFACTS:
-        for path in sorted(run.path.glob(pattern)):
+        for path in sorted(path for path in run.path.glob(pattern) if is_own(path)):
             client.log_artifact(made, str(path))
     client.set_terminated(made, "FINISHED" if run.summary.get("ended") == "complete" else "FAILED")
 
@@ -120,8 +123,9 @@ def _flat(tree: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
 
 def _write(path: Path, rows: Sequence[Row]) -> Path:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, names)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(path, lambda target: target.write_text(text.getvalue(), encoding="utf-8", newline=""))
     return path

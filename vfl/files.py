@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -18,10 +19,35 @@ def read_bounded(path: Path, limit: int) -> bytes:
     return data
 
 
+def read_plain(path: Path, limit: int) -> bytes:
+    """Return what a plain file holds; OSError for what is none, and for more than `limit` bytes."""
+    refuse_irregular(path)
+    return read_bounded(path, limit)
+
+
 def refuse_irregular(path: Path) -> None:
     """Raise OSError for what is no plain file: a pipe or a device among recorded files would be read for ever."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a plain file", str(path))
+
+
+def is_own(path: Path) -> bool:
+    """Tell whether a folder has a plain file itself, and no link to one elsewhere."""
+    return path.is_file() and not path.is_symlink()
+
+
+def make_new(path: Path, mode: int) -> None:
+    """Make an empty file in the place of whatever has the name: a link is removed, not followed."""
+    path.unlink(missing_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link or a folder with all in it, if it is there; links are not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def make_private(path: Path) -> Path:

@@ -9,9 +9,12 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
+
+from vfl.files import refuse_irregular
+from vfl.limits import JOURNAL_BYTES, LINE_BYTES
 
 NAME = "journal.jsonl"
 VERSION = 1
@@ -126,8 +129,18 @@ class Journal:
         text = json.dumps({"t": round(time.time(), 3), **finite})
         with contextlib.suppress(OSError):  # no run is lost for want of its journal; other files tell of a full disk
             if self._file is None:
-                self._file = self._path.open("ab", buffering=0)
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+                self._file = os.fdopen(os.open(self._path, flags, 0o666), "ab", buffering=0)
             self._file.write(text.encode() + b"\n")  # in one piece: another process may append too
+
+
+def _parsed(text: bytes) -> Line | None:
+    """Return a line; None for what is none, such as one cut in two when a machine stopped."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) else None
 
 
 class Tail:
@@ -137,17 +150,19 @@ class Tail:
         self._path = out / NAME
         self._file: BinaryIO | None = None
         self._rest = b""
+        self._skips = False
+        """Whether what comes belongs to a line that is too long, and left out."""
         self._open()
         if self._file is not None and not from_start:
             self._file.seek(0, 2)
 
     def read(self) -> list[Line]:
-        """Return the lines that have come since the last call."""
-        lines = list(self._complete())
-        if self._replaced():
+        """Return the lines that have come since the last call; of very many the first, and the others the next time."""
+        lines, all_of_it = self._complete()
+        if all_of_it and self._replaced():
             self.close()
             self._open()
-            lines += self._complete()
+            lines += self._complete()[0]
         return lines
 
     def close(self) -> None:
@@ -155,25 +170,28 @@ class Tail:
         if self._file is not None:
             self._file.close()
             self._file = None
-        self._rest = b""
+        self._rest, self._skips = b"", False
 
     def _open(self) -> None:
         try:
+            refuse_irregular(self._path)
             self._file = self._path.open("rb")
         except OSError:
             self._file = None
 
-    def _complete(self) -> Iterator[Line]:
+    def _complete(self) -> tuple[list[Line], bool]:
+        """Return whole lines, and whether there are no more for now."""
         if self._file is None:
-            return
-        *whole, self._rest = (self._rest + self._file.read()).split(b"\n")
-        for text in whole:
-            try:
-                line = json.loads(text)
-            except ValueError:  # cut in two when a machine stopped
-                continue
-            if isinstance(line, dict):
-                yield line
+            return [], True
+        come = self._file.read(JOURNAL_BYTES)
+        *whole, self._rest = (self._rest + come).split(b"\n")
+        if whole and self._skips:
+            del whole[0]
+            self._skips = False
+        if self._skips or len(self._rest) > LINE_BYTES:
+            self._rest, self._skips = b"", True
+        found = (_parsed(text) for text in whole if len(text) <= LINE_BYTES)
+        return [line for line in found if line is not None], len(come) < JOURNAL_BYTES
 
     def _replaced(self) -> bool:
         try:

@@ -10,6 +10,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -77,6 +78,8 @@ def run_federation(
         try:
             with watching:
                 _start_and_wait(config, slices, known_labels(config, data), out, quiet, children, resume, controls)
+            if data.tables:
+                save_summary(out, load_summary(out) | {"tables": asdict(data.tables)})
         except (KeyboardInterrupt, InterruptedRunError):
             children.interrupt()
             raise InterruptedRunError(f"stopped; what was done by then is in {out}") from None

@@ -86,6 +86,10 @@ CONFIG_DEPTH = 32
 JSON_BYTES = 64 << 20
 """The largest JSON file that is read."""
 
+LINE_BYTES = 1 << 20
+JOURNAL_BYTES = 4 << 20
+"""The longest line of a journal that is read, and how much of a journal is taken in at once."""
+
 PEM_BYTES = 1 << 20
 """The largest certificate, key, or file with a secret."""
 

@@ -5,7 +5,6 @@ import io
 import json
 import math
 import os
-import shutil
 import statistics
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import torch
 
 from vfl.config import RunConfig
 from vfl.errors import UserError
-from vfl.files import read_bounded, refuse_irregular
+from vfl.files import make_new, read_plain, remove
 from vfl.limits import JSON_BYTES
 from vfl.models.whole import state_dict
 from vfl.observation import ModelTensors, Setting
@@ -215,34 +214,34 @@ def _finite(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
+_FILES = ("summary.json", "recovered.npz", "model.pt", "report.html", "rows.json", "rows.csv")
+_FOLDERS: dict[str, tuple[str, ...]] = {"snapshots": ("*.npz",)}
+_KEPT_FILES = ("journal.jsonl",)
+_KEPT_FOLDERS = {"transcript": ("*.safetensors", "meta.json"), "checkpoints": ("*.safetensors",)}
+"""What a run leaves in its folder, and what of it a run that is resumed goes on with."""
+
+
 def clear_run(out: Path, resumed: bool = False) -> None:
     """Remove what an earlier run left in a folder, so that nothing of it is taken for this run's.
 
     A run that is resumed goes on with its journal, transcript and checkpoints.
     """
-    kept = ("journal.jsonl", "transcript/*.safetensors", "transcript/meta.json", "checkpoints/*.safetensors")
-    for pattern in (
-        *(() if resumed else kept),
-        "summary.json",
-        "recovered.npz",
-        "model.pt",
-        "snapshots/*.npz",
-        "*.png",
-        "report.html",
-        "rows.json",
-        "rows.csv",
-    ):
-        for path in out.glob(pattern):
+    for name in (*_FILES, *(() if resumed else _KEPT_FILES)):
+        (out / name).unlink(missing_ok=True)
+    for path in out.glob("*.png"):
+        path.unlink()
+    for name, patterns in (_FOLDERS | ({} if resumed else _KEPT_FOLDERS)).items():
+        if (out / name).is_symlink():  # of whoever made the folder: what it leads to is not this run's
+            (out / name).unlink()
+        for path in (path for pattern in patterns for path in (out / name).glob(pattern)):
             path.unlink()
-    if (out / "events").is_dir():
-        shutil.rmtree(out / "events")
+    remove(out / "events")
 
 
 def load_summary(out: Path) -> dict[str, Any]:
     """Read summary.json."""
     try:
-        refuse_irregular(out / "summary.json")
-        summary: dict[str, Any] = json.loads(read_bounded(out / "summary.json", JSON_BYTES))
+        summary: dict[str, Any] = json.loads(read_plain(out / "summary.json", JSON_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{out} is not a run's folder: summary.json cannot be read ({error})") from None
     return summary
@@ -275,6 +274,9 @@ def write_snapshot(out: Path, setting: Setting, recovery: Recovery, number: int,
         save_arrays(out / "snapshots" / f"{number:08d}.npz", arrays)
 
 
+SHARED = 0o666
+"""The mode of files that are made to be shown, of which the umask is taken."""
+
 PARTIAL = "snapshots/partial.npz"
 """The attack's newest estimate while it recovers; gone when it has."""
 
@@ -299,11 +301,15 @@ def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     write_atomically(path, lambda target: _save_npz(target, arrays))
 
 
-def write_atomically(path: Path, write: Callable[[Path], object], durably: bool = True) -> None:
-    """Let `write` fill a file beside `path`, see it on the disk unless that can wait, then put it in its place."""
+def write_atomically(path: Path, write: Callable[[Path], object], durably: bool = True, mode: int = SHARED) -> None:
+    """Let `write` fill a file beside `path`, see it on the disk unless that can wait, then put it in its place.
+
+    The folder may be anybody's: what has the file's name in it already, and be it a link, is never written to.
+    """
     partial = path.with_name(path.name + ".partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        make_new(partial, mode)
         write(partial)
         if durably:
             sync(partial)

@@ -1,9 +1,11 @@
 """Random numbers that depend on the seed and their purpose alone, never on the process or the order."""
 
 import hashlib
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 
 
@@ -34,3 +36,18 @@ def seeded(seed: int, purpose: str, number: int = 0) -> Iterator[None]:
     finally:
         for one, state in zip(generators, states, strict=True):
             one.set_state(state)
+
+
+@contextmanager
+def seeded_everywhere(seed: int, purpose: str, number: int = 0) -> Iterator[None]:
+    """Do as `seeded` with NumPy's and Python's global generators too: for building models, whose code is anybody's."""
+    drawn = derive(seed, purpose, number)
+    before = random.getstate(), np.random.get_state()
+    try:
+        random.seed(drawn)
+        np.random.seed([drawn & 0xFFFFFFFF, drawn >> 32])
+        with seeded(seed, purpose, number):
+            yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])

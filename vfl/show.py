@@ -55,6 +55,7 @@ def numbers_in_words(summary: dict[str, Any]) -> list[tuple[str, str]]:
             f"{summary['workers']} workers{horizontal}, {summary['samples']} samples, {summary['rounds']} rounds of "
             f"{summary['batch_size']}{' each' if horizontal else ''}, {seconds['federation']:.1f} s",
         ),
+        *_rows_read(summary.get("tables")),
         ("on the wire", f"{size(wire['up'])} up, {size(wire['down'])} down, {size(wire['peer'])} between workers"),
     ]
     if train["loss_first"] is not None:
@@ -102,6 +103,26 @@ def numbers_in_words(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary.get("ended") not in (None, "complete"):
         lines.append(("ended", summary["ended"]))
     return lines + [("defence", line) for line in defence_lines(summary.get("defence", []))]
+
+
+def _rows_read(tables: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Say how many rows came of files that were joined, or of a file that lost some."""
+    files = tables["files"] if tables else []
+    told = ", ".join(map(file_in_words, files))
+    if len(files) > 1:
+        assert tables
+        return [("joined by id", f"{tables['rows']} rows are in all files; {told}")]
+    return [("rows", told)] if any(one["unlabelled"] or one["incomplete"] for one in files) else []
+
+
+def file_in_words(file: dict[str, Any]) -> str:
+    """Say how many rows a file has, and which of them are left out."""
+    left_out = [
+        f"{count} {lacking}"
+        for count, lacking in ((file["unlabelled"], "without a label"), (file["incomplete"], "with missing values"))
+        if count
+    ]
+    return f"{file['source']} has {file['rows']} rows" + (f" ({' and '.join(left_out)} left out)" if left_out else "")
 
 
 def defence_lines(reports: list[dict[str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ from vfl.config import RunConfig
 from vfl.datasets import Data, DataSet, Facts, datasets
 from vfl.datasets.checking import check_data, check_facts_of
 from vfl.errors import UserError
-from vfl.files import make_private
+from vfl.files import PRIVATE, make_private, refuse_irregular
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
 from vfl.results import write_atomically
@@ -60,12 +60,13 @@ class WorkerData:
             "most": self.most,
         }
         told = {"slice": json.dumps(about)}
-        write_atomically(path, lambda partial: save_file(tensors, make_private(partial), metadata=told), durably=False)
+        write_atomically(path, lambda new: save_file(tensors, make_private(new), metadata=told), False, PRIVATE)
 
     @staticmethod
     def load(path: Path) -> "WorkerData":
         """Read the slice from a file."""
         try:
+            refuse_irregular(path)
             with safe_open(path, framework="pt") as file:
                 about = json.loads((file.metadata() or {})["slice"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)

@@ -1,7 +1,9 @@
 """A worker's own table: its rows are put in the order that all workers agree on before it joins."""
 
 import hashlib
+import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +15,21 @@ from protos.alignment_pb2_grpc import AlignmentStub
 from vfl.alignment import HASH_BYTES, from_bytes, keyed_hashes, pass_parts, pieces, rows_of
 from vfl.config import RunConfig
 from vfl.datasets import datasets
+from vfl.datasets.checking import check_classes
 from vfl.datasets.holding import Holding
 from vfl.datasets.tables import TableSet
 from vfl.errors import RunFailedError, UserError
 from vfl.limits import PRIVATE_BYTES
 from vfl.network import PROTOCOL_VERSION, hang_up, reach, sentence
 from vfl.partition import Box
+from vfl.show import file_in_words
 from vfl.slices import NONE, WorkerData, check_alone, load_data, slice_for
 from vfl.tls import COORDINATOR
 from worker.intersecting import intersect, load_library
 from worker.keys import read_key
 from worker.rounds import WorkerOptions
 
-SUFFIXES = (".csv", ".parquet")
+SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
 """Files that are tables of a worker's own; any other is a slice that was cut before."""
 
 
@@ -36,9 +40,9 @@ def hold(
     if path is not None and path.suffix.lower() in SUFFIXES:
         return aligned(config, path, key_file, options, psi)
     if psi:
-        raise UserError("--psi: aligns a worker's own table; give --data TABLE.csv or TABLE.parquet")
+        raise UserError("--psi: aligns a worker's own table; give --data TABLE.csv, .parquet or .npz")
     if key_file is not None:
-        raise UserError(f"--align-key {key_file}: aligns a worker's own table; give --data TABLE.csv or TABLE.parquet")
+        raise UserError(f"--align-key {key_file}: aligns a worker's own table; give --data TABLE.csv, .parquet or .npz")
     return WorkerData.load(path) if path else slice_for(load_data(config), config, options.worker)
 
 
@@ -73,7 +77,11 @@ def aligned(
             hashes = keyed_hashes(holding.ids, bytes.fromhex(key))
             common = talk.compare(hashes)
         data = tables.encode([holding.take(rows_of(common, hashes))])
+        if holding.label is not None:
+            check_classes(data)
         box = talk.place(data.sample_shape[0])
+    told = f"joined by id: {len(common)} rows are at all workers; {file_in_words(asdict(holding.brought))}"
+    print(f"worker {options.worker}: {told}", file=sys.stderr, flush=True)
     holds_labels = holding.label is not None
     return WorkerData(
         box,
@@ -101,7 +109,9 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
         )
     tables = datasets.build(config.data)
     if not isinstance(tables, TableSet) or tables.id is None:
-        raise UserError(f"--data {path}: the config must say how to read it: data.name csv or parquet, and data.id")
+        raise UserError(
+            f"--data {path}: the config must say how to read it: data.name csv, parquet or npz, and data.id"
+        )
     holding = tables.holding(path, worker, worker == config.federation.holder, "--data")
     if worker == config.federation.holder and not config.federation.label_holder_features:
         check_alone(config, len(holding.values), f"--data {path}")

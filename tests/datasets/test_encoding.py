@@ -36,6 +36,18 @@ def test_a_number_that_is_the_same_in_every_row_is_read_back_as_it_is(value):
     assert column.decode(column.encode(values) + 0.25) == [value + 0.25] * 3  # not recovered: that is to be seen
 
 
+@pytest.mark.parametrize(
+    "values", [4e15 + 40.0 * np.arange(9), np.array([0.3, 0.1 + 0.2, 0.3]), np.array([0.0, 5e-324, 1e-323])]
+)
+def test_numbers_that_differ_at_all_are_no_constant(values):
+    column = fit("account", values, 1)
+    assert not column.constant
+    features = column.encode(values)
+    assert features.isfinite().all()
+    assert features.std(correction=0) == pytest.approx(1.0, rel=0.5)
+    assert column.decode(features) == pytest.approx(values.tolist(), rel=1e-12, abs=1e-12)
+
+
 def test_the_first_rows_are_shown_with_digits_that_no_feature_has_room_for():
     values = np.array([0.1, 0.2, np.nan, 1e6])
     column = fit("debt", values, 1)

@@ -1,4 +1,5 @@
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -66,6 +67,26 @@ def test_train_and_test_folders(folder):
             Image.new("L", (5, 5), 128).save(folder / "both" / part / kind / "one.png")
     data = load(path=str(folder / "both"), size=4)
     assert data.x.shape == data.x_test.shape == (2, 3, 4, 4)
+
+
+def test_files_and_folders_that_begin_with_a_point_are_no_pictures(folder):
+    whole = load(path=str(folder), size=4).ids
+    (folder / "apples" / "._1.png").write_bytes(b"\x00\x05\x16\x07")
+    (folder / "apples" / ".thumbs").mkdir()
+    (folder / "apples" / ".thumbs" / "1.png").write_text("no picture")
+    (folder / ".git").mkdir()
+    assert load(path=str(folder), size=4).ids == whole
+
+
+@pytest.mark.parametrize("parts", [("test", "val"), ("Train", "Test"), ("val",)])
+def test_parts_of_a_set_are_no_classes(folder, parts):
+    for part in parts:
+        shutil.copytree(folder / "apples", folder / "cut" / part / "apples")
+    told = f"has {' and '.join(sorted(parts))}, which are no classes, and no train; call the folder"
+    with pytest.raises(UserError, match=told):
+        load(path=str(folder / "cut"), size=4)
+    shutil.copytree(folder / "apples", folder / "cut" / "control")
+    assert load(path=str(folder / "cut"), size=4).class_names == tuple(sorted([*parts, "control"]))  # a class is
 
 
 RAMP = np.linspace(0, 1, 64).reshape(8, 8)

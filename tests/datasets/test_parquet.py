@@ -70,12 +70,21 @@ def test_ids_that_are_numbers_are_named_alike_in_any_type(load):
         assert load({"who": ids, "a": [1, 2], "y": [0, 1]}, id="who").ids == ("16777216", "123456792")
 
 
+def test_decimals_are_named_as_floats_are(load):
+    ids = pa.array([Decimal("7.00"), Decimal("0.50"), Decimal("-1200"), Decimal("0.00000001")], pa.decimal128(20, 10))
+    data = load({"who": ids, "a": [1, 2, 3, 4], "y": [0, 1, 0, 1]}, id="who", categorical=["a"])
+    assert data.ids == ("7", "0.5", "-1200", "0.00000001")
+    huge = pa.array([Decimal("9" * 38), Decimal(1)], pa.decimal128(38, 0))
+    assert load({"who": huge, "a": [1, 2], "y": [0, 1]}, id="who").ids == ("9" * 38, "1")
+
+
 @pytest.mark.parametrize("labels", [["no", "", "yes"], ["no", "NA", "yes"], [0.0, NAN, 1.0], [False, None, True]])
 def test_a_label_that_is_missing_is_no_class(load, labels):
     columns = {"a": [1, 2, 3], "y": labels}
     with pytest.raises(UserError, match=r"1 rows of .* have no label"):
         load(columns)
-    assert load(columns, missing="drop").classes == 2
+    for missing in ("indicator", "drop"):
+        assert load(columns, missing=missing).classes == 2
 
 
 def test_words_for_what_is_missing_can_be_chosen(load):

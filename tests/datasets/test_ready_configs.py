@@ -1,4 +1,4 @@
-"""The ready configs for tables parse and pass the checks that `cafe run` begins with."""
+"""The ready configs for tables pass the checks that `cafe run` begins with, and give away what they are to show."""
 
 from pathlib import Path
 
@@ -7,7 +7,8 @@ import pytest
 
 from vfl.config import load_config
 from vfl.errors import UserError
-from vfl.launch import check
+from vfl.launch import check, run_federation
+from vfl.referee import score_run
 from vfl.slices import boxes_of, load_data
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs" / "tables"
@@ -44,6 +45,19 @@ def test_credit_with_too_few_epochs_is_refused_before_round_one():
     config = load_config(CONFIGS / "credit.yaml", ["federation.epochs=2"])
     with pytest.raises(UserError, match="2000 samples in batches of 32 need 33 epochs"):
         check(config, load_data(config))
+
+
+@pytest.mark.parametrize(("samples", "epochs"), [(250, 36), pytest.param(2000, 36, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("credit")
+def test_credit_loses_its_rows_also_those_of_short_batches(samples, epochs, tmp_path):
+    changes = [f"data.samples={samples}", f"federation.epochs={epochs}"]
+    config = load_config(CONFIGS / "credit.yaml", changes)
+    assert samples % config.federation.batch_size != 0
+    data = load_data(config)
+    run_federation(config, data, tmp_path / "out", quiet=True)
+    found = score_run(tmp_path / "out", config, data)["attack"]
+    assert found["share_exact"] >= 0.999
+    assert found["label_accuracy"] == 1
 
 
 def test_breast_cancer_passes_the_checks_before_round_one():

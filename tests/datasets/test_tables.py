@@ -1,9 +1,13 @@
+import bz2
+import gzip
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from vfl import limits
 from vfl.config import parse_config
 from vfl.datasets import datasets
 from vfl.errors import UserError
@@ -20,6 +24,12 @@ PEOPLE = """person,Größe,farbe, 年龄 ,income
 
 def load(**section):
     return datasets.build(PluginSection(**section)).load()
+
+
+def checked(section):
+    """Load data as a run does."""
+    federation = {"workers": 1, "batch_size": 1, "epochs": 1}
+    return load_data(parse_config({"data": section, "federation": federation}, "the test"))
 
 
 def written(path, text):
@@ -107,6 +117,55 @@ def test_without_groups_no_column_is_cut_in_two(tmp_path):
     assert [box.shape for box in boxes_of(load_data(config), config)] == [(1,), (3,), (1,)]
 
 
+def test_a_compressed_csv_is_not_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "TABLE_BYTES", 1 << 20)
+    text = PEOPLE + "".join(f"x{number},1.5,rot,31,>50K\n" for number in range(100_000))
+    for suffix, pack in (("gz", gzip.compress), ("bz2", bz2.compress)):
+        packed = tmp_path / f"people.csv.{suffix}"
+        packed.write_bytes(pack(text.encode()))
+        assert packed.stat().st_size < 1 << 20
+        with pytest.raises(UserError, match=rf"^data\.path: .*people\.csv\.{suffix} is compressed; unpack it first"):
+            load(name="csv", path=str(packed), label="income", id="person")
+        packed.rename(tmp_path / "packed.csv")
+        with pytest.raises(UserError, match="cannot be read as a table"):
+            load(name="csv", path=str(tmp_path / "packed.csv"), label="income", id="person")
+
+
+def test_letters_with_marks_are_the_same_however_they_are_written(tmp_path):
+    decomposed = PEOPLE.replace("ö", "o\u0308").replace("ü", "u\u0308").replace("007", "Zoe\u0308")
+    data = people(tmp_path, decomposed, columns=[["Gro\u0308ße", "farbe"]])
+    assert data.ids[0] == "Zo\u00eb"
+    assert [column.name for column in data.columns] == ["Größe", "farbe"]
+    assert data.columns[1].categories == ("blau", "grün", "rot")
+    assert people(tmp_path, decomposed, columns=[["Größe"]]).columns[0].name == "Größe"
+
+
+def test_a_row_that_is_dropped_does_not_hide_that_its_id_is_there_twice(tmp_path):
+    twice = PEOPLE.replace("008,2.5", "007,?")
+    with pytest.raises(UserError, match=r"has 1 ids more than once \('007' for one\)"):
+        people(tmp_path, twice, missing="drop")
+
+
+def test_rows_without_a_label_are_left_out_and_counted_whatever_becomes_of_other_gaps(tmp_path):
+    holes = PEOPLE.replace("007,1.5", "007,").replace("31,>50K", "31,") + "011,,gelb,3,>50K\n012,1,gelb,4,\n"
+    with pytest.raises(UserError, match=r"data\.label: 2 rows of .* have no label; set data\.missing to indicator or"):
+        people(tmp_path, holes)
+    kept = people(tmp_path, holes, missing="indicator")
+    assert kept.ids == ("008", "009", "010", "011")
+    assert kept.columns[0].decode(kept.x[:, :2]) == [2.5, 3.5, 4.5, None]
+    (file,) = kept.tables.files
+    assert (kept.tables.rows, file.rows, file.unlabelled, file.incomplete) == (4, 6, 2, 0)
+    dropped = people(tmp_path, holes, missing="drop")
+    assert dropped.ids == ("008", "009", "010")
+    (file,) = dropped.tables.files
+    assert (file.rows, file.unlabelled, file.incomplete) == (6, 2, 1)
+    for text, left in ((PEOPLE.replace("rot", "").replace("grün", "").replace("blau", ""), "has all its values"),):
+        with pytest.raises(UserError, match=f"no row of .* {left}, so none is left"):
+            people(tmp_path, text, missing="drop")
+    with pytest.raises(UserError, match=r"no row of .* has a label, so none is left"):
+        people(tmp_path, PEOPLE.replace(">50K", "").replace("<=50K", ""), missing="indicator")
+
+
 HOLES = PEOPLE.replace("2.5", "?").replace("blau", "")
 
 
@@ -122,11 +181,19 @@ def test_missing_values_are_refused_marked_or_dropped(tmp_path):
 
 def test_rows_of_one_class_to_train_with_get_a_sentence_also_where_test_rows_have_another(tmp_path):
     text = PEOPLE.replace("008,2.5,grün,40,<=50K", "008,2.5,grün,40,>50K")
-    with pytest.raises(
-        UserError, match=r"data\.label: all 2 rows to train with are of the class '>50K'; .* mix the rows"
-    ):
-        people(tmp_path, text, samples=2, test_samples=2)
-    assert people(tmp_path, text, samples=1, test_samples=2).classes == 2  # one row is always of one class
+    table = {"name": "csv", "path": written(tmp_path / "people.csv", text), "label": "income", "test_samples": 2}
+    with pytest.raises(UserError, match=r"data: all 2 samples to train with are of the class '>50K'; .* mix them"):
+        checked(table | {"samples": 2})
+    assert checked(table | {"samples": 1}).classes == 2  # one row is always of one class
+
+
+@pytest.mark.parametrize("shape", [(6, 3), (6, 4, 4)])
+def test_arrays_of_one_class_get_the_sentence_too(tmp_path, shape):
+    draw = np.random.default_rng(0)
+    for labels, called in ((np.ones(6, int), 1), (np.zeros(6, int), 0)):
+        np.savez(tmp_path / "t.npz", x=draw.uniform(size=shape), y=labels)
+        with pytest.raises(UserError, match=f"data: all 6 samples to train with are of the class {called}; there is"):
+            checked({"name": "npz", "path": str(tmp_path / "t.npz")})
 
 
 def test_values_that_are_missing_in_test_rows_alone_are_marked_too(tmp_path):
@@ -245,6 +312,8 @@ def test_files_of_several_parties_are_joined_by_id(tmp_path):
     debt, buys = data.columns[0].decode(data.x[:, :1]), data.columns[1].decode(data.x[:, 1:])
     truth = {"a": (1, 10, 1), "b": (2, 20, 0), "c": (3, 30, 1), "d": (4, 40, 0)}
     assert list(zip(debt, buys, data.y.tolist(), strict=True)) == [truth[who] for who in data.ids]
+    assert data.tables.rows == 4
+    assert [(file.source, file.rows) for file in data.tables.files] == [(bank, 5), (shop, 5)]
     lonely = written(tmp_path / "lonely.csv", "who\nq\n")
     with pytest.raises(UserError, match="no id is in all of"):
         load(name="csv", files=[bank, written(tmp_path / "other.csv", "who,w,good\nq,1,1\n")], label="good", id="who")
@@ -252,9 +321,19 @@ def test_files_of_several_parties_are_joined_by_id(tmp_path):
         load(name="csv", files=[bank, shop], label="good", id="who", categorical=["buys", "debts"])
     columns = {"columns": [["debt"]], "path": bank, "label": "good", "id": "who"}
     with pytest.raises(UserError, match=r"data\.columns: lists the columns of 1 workers, none of worker 1"):
-        datasets.build(PluginSection(name="csv", **columns)).holding(tmp_path / "shop.csv", 1, False)
+        datasets.build(PluginSection(name="csv", **columns)).holding(tmp_path / "shop.csv", 1, False, "--data")
     with pytest.raises(UserError, match="has no columns besides"):
         load(name="csv", files=[shop, lonely], label="good", id="who")
+
+
+def test_whole_numbers_name_the_same_with_and_without_a_point(tmp_path):
+    bank = written(tmp_path / "bank.csv", "who,debt\n1.0,1\n2.,2\n3,3\n4,4\n01,5\n0.50,6\n10.0,7\n")
+    shop = written(tmp_path / "shop.csv", "who,buys,good\n1,10,a\n2,20,b\n3.00,30,a\n4,40,b\n1.5,50,a\n10,60,b\n")
+    data = load(name="csv", files=[bank, shop], label="good", id="who")
+    assert sorted(data.ids) == ["1", "10", "2", "3", "4"]
+    assert people(tmp_path, PEOPLE.replace("007", "07.0")).ids[0] == "07.0"
+    with pytest.raises(UserError, match=r"has 1 ids more than once \('1' for one\)"):
+        people(tmp_path, PEOPLE.replace("007", "1.0").replace("008", "1"))
 
 
 def test_npz_tables_have_columns_by_name_too(tmp_path):

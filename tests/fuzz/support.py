@@ -1,6 +1,7 @@
 """What the fuzz targets share: seeds from the corpus, what is done to them, and what they may cost."""
 
 import contextlib
+import functools
 import hashlib
 from pathlib import Path
 
@@ -16,10 +17,22 @@ CORPUS = Path(__file__).parent / "corpus"
 GROWTH_BYTES = 64 << 20
 """What a decoder may take beyond what it had, whatever it is given."""
 
-fuzz = settings(
-    deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-)
+EXAMPLES = 100
 """So many inputs for each target; HYPOTHESIS's own database keeps those that ever failed."""
+
+
+def fuzz(test):
+    """Give a target its inputs, and fail if any of them makes this process larger than it may become."""
+    inner = test.hypothesis.inner_test
+
+    @functools.wraps(inner)
+    def bounded(*args, **kwargs):
+        with little_memory():
+            return inner(*args, **kwargs)
+
+    test.hypothesis.inner_test = bounded
+    checks = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    return settings(deadline=None, max_examples=EXAMPLES, suppress_health_check=checks)(test)
 
 
 def seeds(kind: str) -> list[bytes]:

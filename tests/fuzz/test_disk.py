@@ -74,8 +74,7 @@ def test_archives_of_the_corpus(here, name):
 def test_any_archive(tmp_path, monkeypatch, data):
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path, data)
-    with little_memory():
-        loaded, refusal = outcome(lambda: Npz(path=path).load(), UserError)
+    loaded, refusal = outcome(lambda: Npz(path=path).load(), UserError)
     assert refusal or bool(torch.isfinite(loaded.x).all())
     assert list(tmp_path.iterdir()) == [path]
 
@@ -85,8 +84,7 @@ def test_any_archive(tmp_path, monkeypatch, data):
 @example((CORPUS / "npz" / "estimate").read_bytes())
 def test_any_estimate_that_a_page_shows(tmp_path, data):
     written(tmp_path, data, "recovered.npz")
-    with little_memory():
-        gallery = load_gallery(tmp_path, "recovered.npz")
+    gallery = load_gallery(tmp_path, "recovered.npz")
     assert gallery is None or gallery.recovered[0].startswith(b"\x89PNG")
 
 
@@ -105,8 +103,7 @@ def test_an_archive_that_unpacks_to_more_than_the_limit_is_not_unpacked(here, mo
 @fuzz
 @given(mutated("slice"))
 def test_any_slice_file(tmp_path, data):
-    with little_memory():
-        held, refusal = outcome(lambda: WorkerData.load(written(tmp_path, data)), UserError)
+    held, refusal = outcome(lambda: WorkerData.load(written(tmp_path, data)), UserError)
     assert refusal or held.box.problem() is None
 
 

@@ -3,16 +3,21 @@
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from server import offline
 from server.checkpoint import read_checkpoint
+from server.offline import _check_size
 from tests.fuzz.support import CORPUS, abouts, fuzz, little_memory, mutated, outcome, resigned, seeds, written
 from vfl.cli import app
 from vfl.errors import UserError
+from vfl.limits import CLASSES, SAMPLES
 from vfl.tensor_file import read_tensors, write_tensors
 from vfl.transcript import Transcript, _checksum
 
@@ -51,8 +56,7 @@ def test_any_transcript(tmp_path, meta, name, file):
     except (ValueError, RecursionError):
         tree = None
     meta = signed(tree) if isinstance(tree, dict) else meta
-    with little_memory():
-        outcome(lambda: list(Transcript(transcript(tmp_path, meta, {name: resigned(file)}))), UserError)
+    outcome(lambda: list(Transcript(transcript(tmp_path, meta, {name: resigned(file)}))), UserError)
 
 
 @pytest.mark.parametrize(
@@ -148,3 +152,61 @@ def test_a_recorded_file_that_has_no_end_is_named_and_not_read(here, name, kind)
     _, refusal = outcome(lambda: list(Transcript(folder)), UserError)
     assert name in refusal
     assert "not a plain file" in refusal
+
+
+@pytest.mark.parametrize("attack", ["cafe", "exact", "least_squares"])
+def test_more_samples_than_this_machine_can_hold_are_refused_before_an_attack_starts(here, attack, monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=64 << 30))
+    tree = json.loads(seeds("meta")[0])
+    tree["setting"]["samples"] = SAMPLES
+    tree["setting"]["boxes"] = [
+        {"sample_shape": [1, 1024, 1024], "start": [0, top, left], "stop": [1, top + 512, left + 512]}
+        for top in (0, 512)
+        for left in (0, 512)
+    ]
+    setting = Transcript(transcript(here, signed(tree))).setting
+    with little_memory(), pytest.raises(UserError, match=r"says that it has 100000000 samples of shape 1x1024x1024: "):
+        _check_size(setting)
+    tree["setting"]["boxes"] = json.loads(seeds("meta")[0])["setting"]["boxes"]
+    folder = transcript(here, signed(tree))
+    arguments = ["attack", str(folder), "--attack", attack, "--no-score", "--out", str(here / "out")]
+    with (
+        little_memory(),
+        pytest.raises(UserError, match="says that it has 100000000 samples of shape 1x8x8: to recover"),
+    ):
+        app(arguments, standalone_mode=False)
+
+
+def test_a_file_that_does_not_fit_is_named_before_an_attack_starts(here, monkeypatch):
+    folder = transcript(here, seeds("meta")[0])
+    tensors, about = read_tensors(folder / ROUND, checked=True)
+    about.pop("sha256")
+    write_tensors(folder / ROUND, {**tensors, WEIGHT: torch.ones(3)}, about, checked=True)
+    monkeypatch.setattr(offline, "start_attack", lambda *_: pytest.fail("it starts"))
+    with pytest.raises(UserError, match="is it of another run"):
+        app(
+            ["attack", str(folder), "--attack", "cafe", "--no-score", "--out", str(here / "out")], standalone_mode=False
+        )
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_a_want_of_memory_is_a_sentence_and_other_errors_stay_what_they_are(here, monkeypatch, error):
+    def fail(*_):
+        raise raised
+
+    monkeypatch.setattr(offline, "start_attack", fail)
+    folder = transcript(here, seeds("meta")[0])
+    arguments = ["attack", str(folder), "--no-score", "--out", str(here / "out")]
+    raised = error
+    with pytest.raises(UserError, match="too little memory to attack the recorded run, which says that it has 24"):
+        app(arguments, standalone_mode=False)
+    raised = RuntimeError("a fault of ours")
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        app(arguments, standalone_mode=False)
+
+
+def test_a_recorded_run_has_no_more_classes_than_a_worker_may_say(here):
+    tree = json.loads(seeds("meta")[0])
+    tree["setting"]["classes"] = CLASSES + 1
+    with pytest.raises(UserError, match="are not numbers of things"):
+        Transcript(transcript(here, signed(tree)))

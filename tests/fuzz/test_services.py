@@ -21,7 +21,7 @@ from server.counting import Counting
 from server.disturbances import in_trouble
 from server.membership import Membership
 from server.service import CoordinatorService
-from tests.fuzz.support import fuzz, little_memory, mutated, outcome, seeds
+from tests.fuzz.support import fuzz, mutated, outcome, seeds
 from tests.fuzz.test_wire import read
 from tests.support import small_config
 from vfl.alignment import keyed_hashes, rows_of
@@ -80,14 +80,13 @@ def test_tables_that_are_brought_to_the_coordinator(aligns, passes, places):
     async def call(do):
         return await do(service())
 
-    with little_memory():
-        for do in (
-            lambda one: drained(one.Align(sent(aligns), Call())),
-            lambda one: drained(one.Pass(sent(passes), Call())),
-            *(lambda one, place=place: one.Place(place, Call()) for place in places),
-        ):
-            _, refusal = outcome(lambda do=do: asyncio.run(call(do)), TurnedDownError)
-            assert refusal, "alone, nobody is answered"
+    for do in (
+        lambda one: drained(one.Align(sent(aligns), Call())),
+        lambda one: drained(one.Pass(sent(passes), Call())),
+        *(lambda one, place=place: one.Place(place, Call()) for place in places),
+    ):
+        _, refusal = outcome(lambda do=do: asyncio.run(call(do)), TurnedDownError)
+        assert refusal, "alone, nobody is answered"
 
 
 def talk(answers):
@@ -103,11 +102,10 @@ def talk(answers):
 @given(messages("align", AlignPart), messages("pass", PassPart), mutated("placed"))
 def test_what_a_coordinator_answers_to_who_brings_a_table(aligns, passes, placed):
     own = keyed_hashes(["a", "b", "c", "d"], b"key")
-    with little_memory():
-        outcome(lambda: rows_of(talk(aligns).compare(own), own), RunFailedError, UserError)
-        outcome(lambda: talk(passes).swap(0, b"ours"), RunFailedError)
-        told = read(Slice, placed)
-        box, _ = outcome(lambda: told and talk(told).place(4), RunFailedError)
+    outcome(lambda: rows_of(talk(aligns).compare(own), own), RunFailedError, UserError)
+    outcome(lambda: talk(passes).swap(0, b"ours"), RunFailedError)
+    told = read(Slice, placed)
+    box, _ = outcome(lambda: told and talk(told).place(4), RunFailedError)
     assert not box or box.shape == (4,)
 
 
@@ -115,8 +113,7 @@ def test_what_a_coordinator_answers_to_who_brings_a_table(aligns, passes, placed
 @given(messages("swap", SwapPart))
 def test_what_a_label_holder_answers_to_an_output(parts):
     output = torch.ones(5, 3)
-    with little_memory():
-        gradient, _ = outcome(lambda: gradient_of(output, iter(parts)), CodecError)
+    gradient, _ = outcome(lambda: gradient_of(output, iter(parts)), CodecError)
     assert gradient is None or (gradient.shape, gradient.dtype) == (output.shape, output.dtype)
 
 
@@ -182,15 +179,12 @@ def listener():
 @fuzz
 @given(mutated("doctor"))
 def test_what_other_parties_doctors_say(listener, data):
-    with little_memory():
-        for name, message in (("Compare", CompareRequest), ("Echo", Block), ("Report", ReportRequest)):
-            request = read(message, data)
-            if request is not None:
-                reply, _ = outcome(
-                    lambda name=name, of=request: getattr(listener, name)(of, SyncCall()), TurnedDownError
-                )
-                if name == "Compare" and reply is not None:
-                    assert len(reply.label_holder_address) <= NAME_CHARACTERS
+    for name, message in (("Compare", CompareRequest), ("Echo", Block), ("Report", ReportRequest)):
+        request = read(message, data)
+        if request is not None:
+            reply, _ = outcome(lambda name=name, of=request: getattr(listener, name)(of, SyncCall()), TurnedDownError)
+            if name == "Compare" and reply is not None:
+                assert len(reply.label_holder_address) <= NAME_CHARACTERS
     for findings in listener.reports.values():
         assert all((one.check + one.text).isprintable() for one in findings)
         assert max((len(one.text) for one in findings), default=0) <= SENTENCE_CHARACTERS
@@ -204,8 +198,7 @@ def test_what_a_doctor_that_is_called_answers(data):
         return
     caller = Caller(small_config(), 1, grpc.insecure_channel("127.0.0.1:1"), None, lambda: 1.0e9)
     caller._stub = SimpleNamespace(Compare=lambda _request, timeout: reply)
-    with little_memory():
-        assert caller.compare(sheet, JoinRequest())
+    assert caller.compare(sheet, JoinRequest())
     assert all(len(line.text) < 2 * SENTENCE_CHARACTERS for line in sheet.lines)
 
 

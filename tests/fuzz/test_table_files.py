@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 
 from tests.fuzz.support import CORPUS, fuzz, little_memory, mutated, outcome, written
-from vfl import limits
+from vfl import archive, limits
+from vfl.datasets.archives import Archive
 from vfl.datasets.tables import Csv, Parquet
 from vfl.errors import UserError
 
@@ -38,17 +39,25 @@ def test_tables_of_the_corpus(name):
 @fuzz
 @given(mutated("csv"))
 def test_any_csv(tmp_path, data):
-    with little_memory():
-        loaded, refusal = outcome(lambda: load("csv", written(tmp_path, data)), UserError)
+    loaded, refusal = outcome(lambda: load("csv", written(tmp_path, data)), UserError)
     assert refusal or bool(torch.isfinite(loaded.x).all())
 
 
 @fuzz
 @given(mutated("parquet"))
 def test_any_parquet(tmp_path, data):
-    with little_memory():
-        loaded, refusal = outcome(lambda: load("parquet", written(tmp_path, data)), UserError)
+    loaded, refusal = outcome(lambda: load("parquet", written(tmp_path, data)), UserError)
     assert refusal or bool(torch.isfinite(loaded.x).all())
+
+
+@fuzz
+@given(mutated("npz"))
+def test_any_archive_as_a_table(tmp_path, monkeypatch, data):
+    monkeypatch.setattr(archive, "ARCHIVE_BYTES", 16 << 20)
+    path = written(tmp_path, data)
+    loaded, refusal = outcome(lambda: Archive(path=path, label="y", missing="indicator").load(), UserError)
+    assert refusal or bool(torch.isfinite(loaded.x).all())
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_csv_beyond_the_limits_is_not_read(tmp_path):

@@ -6,14 +6,19 @@ import re
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.integration.command_support import cafe, start
 from vfl.config import load_config
+from vfl.datasets.wording import is_number
+from vfl.errors import UserError
 from vfl.launch import run_federation
 from vfl.referee import score_run
 from vfl.results import load_summary
 from vfl.slices import load_data
+from worker.aligning import hold
+from worker.rounds import WorkerOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("data.samples=40", "federation.batch_size=4", "federation.epochs=6")
@@ -92,7 +97,10 @@ def free_port() -> int:
 
 
 def aligned(folder, files, *changes):
-    """Let a coordinator and a worker for each file, in processes of their own, run to the end; return the summary."""
+    """Let a coordinator and a worker for each file, in processes of their own, run to the end.
+
+    Return the summary, and what each said.
+    """
     key = folder / "key"
     key.write_bytes(b"everybody in a simulation may know this")
     file = ROOT / "configs" / "tables" / "adult_parties.yaml"
@@ -108,7 +116,7 @@ def aligned(folder, files, *changes):
         for process in parties:
             process.kill()
     assert [process.returncode for process in parties] == [0] * len(parties), said
-    return load_summary(folder / "out")
+    return load_summary(folder / "out"), said
 
 
 def scored(out, files, *changes):
@@ -119,7 +127,11 @@ def scored(out, files, *changes):
 
 def test_parties_with_files_of_their_own_are_aligned_over_the_wire(tmp_path):
     """Three processes that hold one file each give the same recovery as one simulation that has all three."""
-    assert aligned(tmp_path, FILES)["samples"] == 40
+    summary, said = aligned(tmp_path, FILES)
+    assert summary["samples"] == 40
+    for number, (path, told) in enumerate(zip(FILES, said[1:], strict=True)):
+        rows = len(path.read_text(encoding="utf-8").splitlines()) - 1
+        assert re.search(rf"worker {number}: joined by id: \d+ rows are at all workers; {path} has {rows} rows\n", told)
     assert scored(tmp_path / "out", FILES)["share_exact"] == 1.0
 
 
@@ -129,10 +141,57 @@ def test_a_label_holder_whose_file_has_ids_and_labels_alone_is_aligned_as_the_ot
         rows = [f"{row['person']},{row['income']}" for row in csv.DictReader(file)]
     labels.write_text("\n".join(["person,income", *rows]) + "\n", encoding="utf-8")
     files, alone = [*FILES[:2], labels], "federation.label_holder_features=false"
-    assert aligned(tmp_path, files, alone)["samples"] == 40
+    assert aligned(tmp_path, files, alone)[0]["samples"] == 40
     found = scored(tmp_path / "out", files, alone)
     assert (found["share_exact"], found["label_accuracy"]) == (1.0, 1.0)
     assert {column["worker"] for column in found["columns"]} == {0, 1}
+
+
+def as_archive(path, folder):
+    """Write a CSV file as an archive with an array for each column; numbers as such."""
+    with path.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    numbers = {name: own.astype(float) for name, own in columns.items() if all(map(is_number, own))}
+    np.savez(folder / f"{path.stem}.npz", **columns | numbers)
+    return folder / f"{path.stem}.npz"
+
+
+def test_parties_with_archives_of_their_own_are_aligned_too(tmp_path):
+    files = [as_archive(path, tmp_path) for path in FILES]
+    summary, said = aligned(tmp_path, files, "data.name=npz")
+    assert summary["samples"] == 40
+    assert all("joined by id" in told for told in said[1:])
+    assert scored(tmp_path / "out", files, "data.name=npz")["share_exact"] == 1.0
+
+
+def test_a_run_says_and_records_how_many_rows_each_party_brought(tmp_path):
+    ids = [f"{number}.0" if number < 9 else str(number) for number in range(1, 17)]
+    rows = {
+        "bank": ["who,debt", *(f"{who},{number}" for number, who in enumerate(ids))],
+        "shop": ["who,buys,good", *(f"{who},{who * who},{who % 2}" for who in range(4, 20))],
+    }
+    for name, lines in rows.items():
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    config = {
+        "data": {"name": "csv", "files": ["bank.csv", "shop.csv"], "label": "good", "id": "who", "samples": 12},
+        "federation": {"workers": 2, "batch_size": 3, "rounds": 2, "label_holder": 1},
+        "model": {"name": "mlp"},
+    }
+    (tmp_path / "run.yaml").write_text(json.dumps(config), encoding="utf-8")
+    done = cafe("run", "run.yaml", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    words = " ".join((done.stdout + done.stderr).split())
+    assert words.count("13 rows are in all files; bank.csv has 16 rows, shop.csv has 16 rows") == 1
+    files = [{"source": f"{name}.csv", "rows": 16, "unlabelled": 0, "incomplete": 0} for name in rows]
+    assert load_summary(tmp_path / "out")["tables"] == {"rows": 13, "files": files}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "npz", "NPZ"])
+def test_tables_of_all_kinds_are_taken_for_such(suffix, tmp_path):
+    config = load_config(ROOT / "configs" / "tables" / "adult_parties.yaml")
+    with pytest.raises(UserError, match="a table is aligned with the others' by keyed hashes of its ids"):
+        hold(config, tmp_path / f"own.{suffix}", None, WorkerOptions(0, "127.0.0.1:1"))
 
 
 def test_a_table_without_its_key_gets_a_sentence():

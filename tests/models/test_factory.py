@@ -1,7 +1,9 @@
 """Models as plain torch factories, and the `model` section's own keys."""
 
+import random
 import sys
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,8 @@ from vfl.models import build_bottom, build_top
 from vfl.models.whole import whole_model
 
 SOURCE = '''
+import random
+import numpy as np
 import torch
 from torch import nn
 
@@ -41,6 +45,16 @@ def a_list(shape):
 
 def crooked(shape):
     return nn.Linear(99, 2)
+
+class Drawn(nn.Module):
+    """Constants from whatever generator there is."""
+    def __init__(self, shape):
+        super().__init__()
+        self.fc = nn.Linear(shape[0], 3)
+        drawn = [random.random(), np.random.rand(), random.randrange(2**62), np.random.randint(2**31)]
+        self.register_buffer("drawn", torch.tensor(drawn, dtype=torch.float64))
+    def forward(self, x):
+        return self.fc(x)
 
 def failing(shape):
     return {}["weights"]
@@ -100,6 +114,23 @@ def test_a_function_or_a_module_class_is_a_model_and_its_parameters_are_options(
     first, again, other = (build_bottom(section("bottom"), (4,), 0, worker)[1].weight for worker in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_constants_are_the_same_at_every_party_whichever_generator_they_come_from():
+    def drawn(worker, seed=0):
+        return build_bottom(section("Drawn"), (4,), seed, worker).drawn
+
+    random.seed(1)
+    np.random.seed(1)
+    first, states = drawn(0), (random.getstate(), np.random.get_state()[1].tolist())
+    random.seed(2)  # as another process, or another draw before
+    np.random.seed(2)
+    assert torch.equal(drawn(0), first)
+    assert not (drawn(1) == first).any()
+    assert not (drawn(0, seed=1) == first).any()
+    random.seed(1)
+    np.random.seed(1)
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == states, "what was there before is there again"
 
 
 def test_the_top_may_be_a_factory_too():

@@ -4,7 +4,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.fuzz.support import fuzz
+from tests.fuzz.support import EXAMPLES
 from vfl import limits
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ def test_the_table_has_every_limit_with_its_value():
 
 
 def test_the_number_of_inputs_is_right():
-    assert f"each target has {fuzz.max_examples} inputs a run" in TEXT
+    assert f"each target has {EXAMPLES} inputs a run" in TEXT
 
 
 def calls_without_a_deadline(path):

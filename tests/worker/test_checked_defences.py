@@ -33,6 +33,8 @@ WRONG: dict[str, tuple[Callable[[dict[str, Tensor]], Any], str]] = {
     "a number": (changed(0.5), r"bottom.fc.bias must stay a float32 tensor of shape \(2,\), and is float"),
     "another shape": (changed(torch.ones(1, 2)), r"and is a float32 tensor of shape \(1, 2\)"),
     "another dtype": (changed(torch.ones(2).double()), r"and is a float64 tensor of shape \(2,\)"),
+    "NaN": (changed(torch.tensor([0.0, float("nan")])), "bottom.fc.bias must stay finite, and has NaN or infinity"),
+    "infinity": (changed(torch.tensor([float("inf"), 0.0])), "bottom.fc.bias must stay finite"),
     "sparse": (changed(torch.ones(2).to_sparse()), "and is a sparse_coo float32 tensor"),
 }
 
@@ -114,6 +116,18 @@ def test_an_upload_need_not_be_detached_and_may_be_withheld():
     assert all(torch.equal(made[name], tensor) for name, tensor in GRADIENTS.items())
     with pytest.raises(WithheldError, match="enough"):
         uploaded(chain_of("Making", what="withheld"))
+
+
+def test_gradients_that_were_not_finite_are_not_the_defences_fault():
+    diverged = GRADIENTS | {"bottom.fc.weight": torch.full((2, 3), float("nan"))}
+    made = chain_of("Making", what="NaN").apply(diverged, 1, torch.arange(4), torch.zeros(4, 3), nn.Identity())
+    assert bool(made["bottom.fc.weight"].isnan().all())
+
+
+def test_large_gradients_whose_sum_is_infinite_are_finite():
+    large = {name: torch.full_like(tensor, 3e38) for name, tensor in GRADIENTS.items()}
+    chain = chain_of("Making", what="with a gradient")
+    assert chain.apply(large, 1, torch.arange(4), torch.zeros(4, 3), nn.Identity()).keys() == large.keys()
 
 
 def used(where: str, value: Any) -> object:

@@ -179,8 +179,8 @@ def work(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="A file with this worker's own slice, or its own table (.csv, .parquet), whose rows are then aligned "
-            "with the others'; without it the config's data set is cut."
+            help="A file with this worker's own slice, or its own table (.csv, .tsv, .parquet, .npz), whose rows are "
+            "then aligned with the others'; without it the config's data set is cut."
         ),
     ] = None,
     align_key: Annotated[

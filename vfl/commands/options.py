@@ -46,6 +46,15 @@ def results_folder(out: Path | None, file: Path, mode: int = 0o777) -> Path:
     return folder
 
 
+def no_link(folder: Path) -> Path:
+    """Return a folder in a run's, unless it is a link: the run may be anybody's, and what is elsewhere is not."""
+    if folder.is_symlink():
+        raise UserError(
+            f"{folder} is a link, which whoever made the run may have put there; choose a folder: --out DIR"
+        )
+    return folder
+
+
 def check_worker(worker: int, config: RunConfig) -> None:
     """Refuse the number of a worker that the federation has not."""
     if worker >= config.federation.workers:

@@ -10,7 +10,7 @@ import typer
 
 from bench import NAMES
 from vfl.commands.ending import finish, reported, show
-from vfl.commands.options import Changes, Json, Out, Quiet, results_folder
+from vfl.commands.options import Changes, Json, Out, Quiet, no_link, results_folder
 from vfl.config import RunConfig, apply_change, parse_config
 from vfl.errors import UserError
 
@@ -34,22 +34,23 @@ def attack(
     from server.offline import attack_transcript
     from vfl.progress import Watch
     from vfl.transcript import Transcript
-    from vfl.trust import refuse_imports
+    from vfl.trust import refuse_addresses, refuse_imports, without_download
 
     recorded = Transcript(transcript)
     tree = recorded.config.model_dump(mode="json")
+    tree["data"] = without_download(tree["data"])
     if name is not None:
         tree["attack"] = {"name": name}
     for change in changes or []:
         apply_change(tree, change)
     config = parse_config(tree, "the recorded config")
     sections = {"model": recorded.config.model.model_dump(mode="json"), "data": tree["data"], "attack": tree["attack"]}
-    refuse_imports(sections, [name or "", *(change.partition("=")[2] for change in changes or [])], transcript)
+    said = [name or "", *(change.partition("=")[2] for change in changes or [])]
+    refuse_imports(sections, said, transcript)
+    refuse_addresses(sections, said, transcript)
     if out is not None and (out / "transcript").resolve() == transcript.resolve():
         raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
-    folder = results_folder(
-        out or transcript.resolve().parent / f"attack-{config.attack.name.replace(':', '.')}", transcript
-    )
+    folder = results_folder(out or _beside(transcript, config.attack.name), transcript)
     with reported(folder), Watch(folder, 0, quiet) as watch:
         attack_transcript(recorded, config, folder)
         finish(folder, config, _truth(config, watch.say) if score else None)
@@ -157,6 +158,11 @@ def bench(
         measure(out, short, compare)
     else:
         measure(out, short)
+
+
+def _beside(transcript: Path, attack: str) -> Path:
+    """Return where results go unless told: beside the transcript, but not where a link of the run's maker leads."""
+    return no_link(transcript.absolute().parent / f"attack-{attack.replace(':', '.')}")
 
 
 def _truth(config: RunConfig, say: Callable[[str], None]) -> "Data | None":

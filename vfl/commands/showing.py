@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from vfl.commands.options import UI_LISTEN, UiListen, check_address
+from vfl.commands.options import UI_LISTEN, UiListen, check_address, no_link
 from vfl.errors import UserError
 
 
@@ -37,7 +37,7 @@ def export(
     if to == "mlflow":
         print(export_mlflow(folder, out))
     else:
-        for path in export_csv(folder, Path(out) if out else folder / "csv"):
+        for path in export_csv(folder, Path(out) if out else no_link(folder / "csv")):
             print(path)
 
 

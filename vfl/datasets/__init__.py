@@ -27,6 +27,26 @@ class Mosaic:
 
 
 @dataclass(frozen=True)
+class Brought:
+    """How many rows a file has, and how many of them are left out, before rows are joined."""
+
+    source: str
+    rows: int
+    unlabelled: int = 0
+    """Left out, as they have no label."""
+    incomplete: int = 0
+    """Left out, as some other value is missing."""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What became of the rows of files: `rows` of them are in all, and are what samples are taken from."""
+
+    rows: int
+    files: tuple[Brought, ...]
+
+
+@dataclass(frozen=True)
 class Data:
     """Samples in a fixed order: images (N, channels, height, width) in [0, 1], or table rows (N, columns)."""
 
@@ -43,6 +63,8 @@ class Data:
     """How many of the columns each worker holds, in their order, where the data set says so."""
     label: str = "label"
     class_names: tuple[str, ...] = ()
+    tables: Tables | None = None
+    """The files that the samples come from, whose rows may have been joined or left out on the way."""
 
     @property
     def sample_shape(self) -> Shape:
@@ -134,10 +156,10 @@ datasets: Registry[DataSet] = Registry(
     DataSet,
     "cafe.datasets",
     [
+        "vfl.datasets.archives",
         "vfl.datasets.bundled",
         "vfl.datasets.images",
         "vfl.datasets.named",
-        "vfl.datasets.npz",
         "vfl.datasets.synthetic",
         "vfl.datasets.tables",
         "vfl.datasets.torchvision_sets",

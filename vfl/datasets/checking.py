@@ -17,7 +17,19 @@ def check_data(data: object, name: str) -> Data:
     problem = next(_problems(data), None)
     if problem:
         raise UserError(f"data.name: {name} loaded data that cannot be used: {plain(problem)}; correct its load()")
+    check_classes(data)
     return data
+
+
+def check_classes(data: Data) -> None:
+    """Refuse samples to train with that are all of one class; one alone always is."""
+    count, first = len(data.y), int(data.y[0])
+    if count > 1 and bool((data.y == first).all()):
+        called = repr(data.class_names[first]) if data.class_names else first
+        raise UserError(
+            f"data: all {count} samples to train with are of the class {called}; there is nothing to learn: mix them, "
+            f"or change data.samples"
+        )
 
 
 def check_facts_of(facts: object, name: str) -> Facts:

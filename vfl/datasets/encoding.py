@@ -127,8 +127,11 @@ def fit(name: str, values: Values, most_categories: int, gaps: bool = False) -> 
             f"divide them first, or leave it out of data.columns"
         )
     first = tuple(values[:SHOWN].tolist())
-    if len(known) and deviation <= 1e-12 * abs(mean):  # the same in every row, but for the rounding of the sums
+    if len(known) and known.min() == known.max():
         return Column(name, "number", float(known[0]), 1.0, gaps, constant=True, first=first)
+    if not deviation:  # the squares of differences as small as these are 0
+        spread = float(known.max() - known.min())
+        deviation = spread * float(((known - known.min()) / spread).std())
     return Column(name, "number", mean, deviation, gaps, first=first)
 
 

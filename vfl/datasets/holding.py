@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vfl.datasets import Brought
 from vfl.datasets.encoding import Text, Values, missing_in, name_of
 from vfl.errors import UserError
 
@@ -18,7 +19,7 @@ MOST_CLASSES = 1000
 class Holding:
     """Columns of one file by name, with the rows' ids and labels where it has them."""
 
-    source: str
+    brought: Brought
     ids: tuple[str, ...] | None
     values: Mapping[str, Values]
     label: Values | None
@@ -33,36 +34,48 @@ class Holding:
     def take(self, rows: np.ndarray) -> "Holding":
         """Return some of the rows, in that order."""
         return Holding(
-            self.source,
+            self.brought,
             None if self.ids is None else tuple(self.ids[row] for row in rows.tolist()),
             {name: own[rows] for name, own in self.values.items()},
             None if self.label is None else self.label[rows],
         )
 
     def without_missing(self, policy: str) -> "Holding":
-        """Do with missing values what the config says; a row without a label is of no use in any case."""
+        """Do with missing values what the config says; a row without a label is of no use whatever it says."""
+        source = self.brought.source
         for name, own in self.values.items():
             if not isinstance(own, Text) and np.isinf(own).any():
-                raise UserError(f"data: column {name!r} of {self.source} has infinite values; correct them first")
+                raise UserError(f"data: column {name!r} of {source} has infinite values; correct them first")
+        none = np.zeros(len(self), dtype=bool)
+        unlabelled = none if self.label is None else missing_in(self.label)
         gone = {name: missing_in(own) for name, own in self.values.items()}
-        if self.label is not None and policy != "drop" and missing_in(self.label).any():
+        if policy == "refuse":
+            self._refuse(unlabelled, gone)
+        incomplete = np.logical_or.reduce([none, *gone.values()]) if policy == "drop" else none
+        kept = np.flatnonzero(~(unlabelled | incomplete))
+        if not len(kept) and len(self):
+            lacks = "has a label" if unlabelled.all() else "has all its values" if incomplete.all() else "has both"
+            raise UserError(f"data.missing: no row of {source} {lacks}, so none is left")
+        if len(kept) == len(self):
+            return self
+        left_out = replace(
+            self.brought, unlabelled=int(unlabelled.sum()), incomplete=int((incomplete & ~unlabelled).sum())
+        )
+        return replace(self.take(kept), brought=left_out)
+
+    def _refuse(self, unlabelled: np.ndarray, gone: Mapping[str, np.ndarray]) -> None:
+        """Say what is missing."""
+        if unlabelled.any():
             raise UserError(
-                f"data.label: {int(missing_in(self.label).sum())} rows of {self.source} have no label; "
-                f"set data.missing to drop to leave them out"
+                f"data.label: {int(unlabelled.sum())} rows of {self.brought.source} have no label; set data.missing to "
+                f"indicator or drop to leave them out (drop leaves out those without any other value, too)"
             )
-        if policy == "refuse" and any(mask.any() for mask in gone.values()):
-            counts = ", ".join(f"{name!r} ({int(mask.sum())} rows)" for name, mask in gone.items() if mask.any())
+        counts = ", ".join(f"{name!r} ({int(mask.sum())} rows)" for name, mask in gone.items() if mask.any())
+        if counts:
             raise UserError(
-                f"data: {self.source} has missing values in {counts}; set data.missing to indicator (they become "
-                f"features of their own) or drop (such rows are left out)"
+                f"data: {self.brought.source} has missing values in {counts}; set data.missing to indicator (they "
+                f"become features of their own) or drop (such rows are left out)"
             )
-        if policy == "drop":
-            masks = [*gone.values(), *([] if self.label is None else [missing_in(self.label)])]
-            kept = np.flatnonzero(~np.logical_or.reduce(masks))
-            if not len(kept):
-                raise UserError(f"data.missing: every row of {self.source} lacks some value, so none is left")
-            return self if len(kept) == len(self) else self.take(kept)
-        return self
 
 
 def classes_of(labels: Values) -> tuple[Tensor, tuple[str, ...]]:

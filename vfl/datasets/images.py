@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+"""What is read, whatever a file is called: for some others Pillow starts programs."""
+
+PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}
+"""Folders that divide a set and are no classes."""
 
 LARGEST_SIDE = 4096
 """Pixels of a sample: in colour, 200 MB of memory each."""
@@ -47,6 +52,12 @@ class Images(DataSet):
         if not root.is_dir():
             raise UserError(f"data.path: there is no folder {root}")
         divided = (root / "train").is_dir()
+        parts = sorted(path.name for path in _folders(root))
+        if not divided and parts and PARTS.issuperset(name.lower() for name in parts):
+            raise UserError(
+                f"data.path: {plain(str(root))} has {plain(' and '.join(parts))}, which are no classes, and no train; "
+                f"call the folder to train with train, or name one with a folder for each class"
+            )
         train, names = self._read(root / "train" if divided else root, self.samples)
         test = None
         if divided and (root / "test").is_dir() and self.test_samples != 0:
@@ -58,7 +69,7 @@ class Images(DataSet):
         return replace(data, label="folder", class_names=names)
 
     def _read(self, folder: Path, count: int | None) -> tuple[tuple[Tensor, Tensor, tuple[str, ...]], tuple[str, ...]]:
-        classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+        classes = _folders(folder)
         if len(classes) < 2:
             raise UserError(f"data.path: {folder} has {len(classes)} folders; two or more are needed, one a class")
         pictures = [_pictures(path) for path in classes]
@@ -75,7 +86,7 @@ class Images(DataSet):
 
         height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
         try:
-            with Image.open(path) as opened:
+            with Image.open(path, formats=FORMATS) as opened:
                 turned = _eight_bits(ImageOps.exif_transpose(opened), opened.format, path)
                 picture = turned.convert("RGB" if self.colour else "L")
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -113,10 +124,23 @@ def _eight_bits(picture: "Image", kind: str | None, path: Path) -> "Image":
     return Image.fromarray(np.rint(pixels * 255).astype(np.uint8))
 
 
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
 def _pictures(folder: Path) -> list[Path]:
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES and path.is_file())
+    found = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in SUFFIXES and not _is_hidden(path.relative_to(folder)) and path.is_file()
+    )
     if not found:
         raise UserError(
             f"data.path: {plain(str(folder))} has no pictures ({', '.join(suffix[1:] for suffix in SUFFIXES)})"
         )
     return found
+
+
+def _is_hidden(path: Path) -> bool:
+    """Tell whether a file is a system's own note, such as macOS writes beside pictures, or in a folder of such."""
+    return any(part.startswith(".") for part in path.parts)

@@ -1,4 +1,4 @@
-"""Any NumPy archive with samples and labels."""
+"""NumPy archives with samples and labels in arrays of fixed names."""
 
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -12,8 +12,9 @@ from pydantic import Field
 from torch import Tensor
 
 from vfl.archive import ArchiveError, read_archive, read_shapes
-from vfl.datasets import Data, DataSet, Facts, data_path, datasets
+from vfl.datasets import Data, DataSet, Facts, data_path
 from vfl.datasets.encoding import LONGEST, Values, as_words, encode_all, fit, too_long
+from vfl.datasets.wording import Name, normal
 from vfl.errors import UserError
 from vfl.limits import CLASSES, plain
 from vfl.partition import Shape
@@ -24,15 +25,14 @@ ARRAYS = ("x", "y", "x_train", "y_train", "x_test", "y_test", "ids", "feature_na
 """What is read of an archive, whatever else it holds."""
 
 
-@datasets.register("npz")
 class Npz(DataSet):
     """A file with x_train, y_train and, where present, x_test, y_test (or x, y): images or table rows."""
 
     path: Path
-    columns: tuple[tuple[str, ...], ...] | None = Field(
+    columns: tuple[tuple[Name, ...], ...] | None = Field(
         None, description="tables: a list of columns for each worker, by their feature_names"
     )
-    categorical: tuple[str, ...] = Field((), description="tables: columns whose numbers are names of categories")
+    categorical: tuple[Name, ...] = Field((), description="tables: columns whose numbers are names of categories")
     most_categories: int = Field(100, ge=1, description="the most different values that such a column may hold")
 
     def load(self) -> Data:
@@ -166,7 +166,7 @@ def _names(array: np.ndarray, key: str, count: int, what: str, path: Path) -> tu
         )
     if len(array) != count:
         raise UserError(f"data.path: {path} has {count} {what} and {len(array)} {key}; it must have one for each")
-    names = tuple(one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one) for one in array)
+    names = tuple(normal(one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one)) for one in array)
     unwritable = [name for name in names if not _is_text(name)]
     if unwritable:
         raise UserError(f"data.path: {key} in {path} has {unwritable[0]!r}, which is no text in UTF-8; give it a name")

@@ -10,11 +10,12 @@ import torch
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from vfl.alignment import check_ids, common_hashes, keyed_hashes, rows_of
-from vfl.datasets import Data, DataSet, data_path, datasets
+from vfl.datasets import Brought, Data, DataSet, Tables, data_path, datasets
 from vfl.datasets.encoding import Text, Values, as_words, encode_all, fit, missing_in
 from vfl.datasets.holding import Holding, classes_of
 from vfl.datasets.table_file import TableFile
-from vfl.datasets.wording import check_words
+from vfl.datasets.table_formats import CsvFile, ParquetFile
+from vfl.datasets.wording import Name, check_words
 from vfl.errors import UserError
 
 SIMULATED_KEY = b"everybody in a simulation may know this"
@@ -25,16 +26,16 @@ class TableSet(DataSet):
 
     path: Path | None = Field(None, description="one file with all columns")
     files: tuple[Path, ...] | None = Field(None, description="one file a worker, instead of path")
-    label: str = Field(description="the column to predict")
-    id: str | None = Field(None, description="the column that names a row; files of several parties need it")
-    columns: tuple[tuple[str, ...], ...] | None = Field(
+    label: Name = Field(description="the column to predict")
+    id: Name | None = Field(None, description="the column that names a row; files of several parties need it")
+    columns: tuple[tuple[Name, ...], ...] | None = Field(
         None, description="a list of columns for each worker; without it all others are used, path's divided evenly"
     )
-    categorical: tuple[str, ...] = Field((), description="columns of numbers that are names of categories")
+    categorical: tuple[Name, ...] = Field((), description="columns of numbers that are names of categories")
     missing: Literal["refuse", "indicator", "drop"] = Field(
         "refuse", description="values that are not there: a sentence; a feature or category of their own; no such rows"
     )
-    missing_values: tuple[str, ...] = Field(
+    missing_values: tuple[Name, ...] = Field(
         ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"), description="words for a value that is not there"
     )
     most_categories: int = Field(100, ge=1, description="the most different words that a column may hold")
@@ -67,16 +68,19 @@ class TableSet(DataSet):
             holdings = self._divided(data_path(self.path))
         else:
             assert self.files is not None
-            files = [data_path(path) for path in self.files]
-            headers = [self._open(path, "data.files").header for path in files]
+            files = [self._open(data_path(path), "data.files") for path in self.files]
+            headers = [file.header for file in files]
             self._check_categorical({name for header in headers for name in header}, "the files")
             holder = self._holder_among(headers)
-            holdings = _joined([self.holding(path, worker, worker == holder) for worker, path in enumerate(files)])
+            holdings = _joined([self._held(file, worker, worker == holder) for worker, file in enumerate(files)])
         return self.encode(holdings)
 
-    def holding(self, path: Path, worker: int, with_label: bool, key: str = "data.files") -> Holding:
-        """Read one worker's own file: its columns, the ids and, of the label holder alone, the labels."""
-        file = self._open(path, key)
+    def holding(self, path: Path, worker: int, with_label: bool, key: str) -> Holding:
+        """Read one worker's own file, which `key` names: its columns, the ids and, of the label holder, the labels."""
+        return self._held(self._open(path, key), worker, with_label)
+
+    def _held(self, file: TableFile, worker: int, with_label: bool) -> Holding:
+        path = file.path
         if with_label and self.label not in file.header:
             raise UserError(
                 f"data.label: {path} has no column {self.label!r}, and worker {worker} is the label holder "
@@ -101,11 +105,6 @@ class TableSet(DataSet):
         )
         labels = next((holding.label for holding in holdings if holding.label is not None), None)
         y, classes = (torch.zeros(rows, dtype=torch.int64), ()) if labels is None else classes_of(labels)
-        if count > 1 and len(classes) > 1 and len(y[train].unique()) == 1:
-            raise UserError(
-                f"data.label: all {count} rows to train with are of the class {classes[int(y[0])]!r}; there is nothing "
-                f"to learn: mix the rows, or change data.samples"
-            )
         grouped = self.columns is not None or self.files is not None
         return Data(
             "table",
@@ -119,6 +118,7 @@ class TableSet(DataSet):
             groups=tuple(len(holding.values) for holding in holdings) if grouped else None,
             label=self.label,
             class_names=classes,
+            tables=Tables(rows, tuple(dict.fromkeys(holding.brought for holding in holdings))),
         )
 
     def _check_categorical(self, header: Collection[str], source: str) -> None:
@@ -177,15 +177,15 @@ class TableSet(DataSet):
             own = values[name]
             if isinstance(own, Text) and name not in self.categorical:
                 check_words(name, own, str(file.path))
-        holding = Holding(
-            str(file.path),
-            _ids(values[self.id], file.path) if self.id else None,
+        ids = _ids(values[self.id], file.path) if self.id else None
+        if ids is not None:
+            check_ids(ids, str(file.path))
+        return Holding(
+            Brought(str(file.path), len(values[asked[0]])),
+            ids,
             {name: as_words(values[name]) if name in self.categorical else values[name] for name in names},
             values[self.label] if with_label else None,
         ).without_missing(self.missing)
-        if holding.ids is not None:
-            check_ids(holding.ids, str(file.path))
-        return holding
 
     def _open(self, path: Path, key: str) -> TableFile:
         raise NotImplementedError
@@ -205,7 +205,7 @@ class Csv(TableSet):
         return separator
 
     def _open(self, path: Path, key: str) -> TableFile:
-        return TableFile(path, self.separator, self.missing_values, key)
+        return CsvFile(path, self.separator, self.missing_values, key)
 
 
 @datasets.register("parquet")
@@ -213,7 +213,7 @@ class Parquet(TableSet):
     """A table in Parquet files whose columns belong to workers by name."""
 
     def _open(self, path: Path, key: str) -> TableFile:
-        return TableFile(path, None, self.missing_values, key)
+        return ParquetFile(path, self.missing_values, key)
 
 
 def _ids(values: Values, path: Path) -> tuple[str, ...]:
@@ -229,5 +229,5 @@ def _joined(holdings: Sequence[Holding]) -> list[Holding]:
     hashes = [keyed_hashes(own.ids or (), SIMULATED_KEY) for own in holdings]
     common = common_hashes(hashes)
     if not len(common):
-        raise UserError(f"data.id: no id is in all of {', '.join(own.source for own in holdings)}")
+        raise UserError(f"data.id: no id is in all of {', '.join(own.brought.source for own in holdings)}")
     return [own.take(rows_of(common, mine)) for own, mine in zip(holdings, hashes, strict=True)]

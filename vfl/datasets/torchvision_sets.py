@@ -11,11 +11,15 @@ from torch import Tensor
 from vfl.datasets import Data, DataSet, Facts, data_path, datasets
 from vfl.datasets.npz import Npz
 from vfl.errors import UserError
+from vfl.limits import plain
 from vfl.partition import Shape
 
 D = TypeVar("D", Data, Facts)
 
 CLASSES = 10
+
+LARGEST_FILE = 64 << 20
+"""Bytes; the largest of the originals has 47 million."""
 
 
 class TorchvisionSet(DataSet):
@@ -83,8 +87,11 @@ class TorchvisionSet(DataSet):
         from torchvision import datasets as vision  # isort: skip
 
         root = data_path(self.path)
+        self._check_sizes(root)
+        # Old versions kept MNIST as pickles, which torchvision would open before anything else.
+        kind = type(name, (getattr(vision, name),), {"_check_legacy_exist": lambda _: False})
         try:
-            train, test = (getattr(vision, name)(root, train=part, download=self.download) for part in (True, False))
+            train, test = (kind(root, train=part, download=self.download) for part in (True, False))
         except RuntimeError as error:
             raise UserError(
                 f"data: {name} is not complete under {root} ({str(error).splitlines()[0]}); point data.path or "
@@ -92,8 +99,20 @@ class TorchvisionSet(DataSet):
                 f"data.download to true"
             ) from None
         except OSError as error:
-            raise UserError(f"data: {name} could not be downloaded to {root}: {error}") from None
+            done = f"could not be downloaded to {root}" if self.download else f"cannot be read from {root}"
+            raise UserError(f"data: {name} {done}: {error}") from None
+        except Exception as error:  # whatever broken files make of torchvision
+            raise UserError(
+                f"data: {name} cannot be read from {root}: its files are not the originals "
+                f"({type(error).__name__}: {plain(str(error))}); remove or replace them"
+            ) from None
         return train, test
+
+    def _check_sizes(self, root: Path) -> None:
+        """Refuse files that torchvision would read whole, and that are larger than any of the originals."""
+        for path in (root / self.folder_name).glob("raw/*"):
+            if path.stat().st_size > LARGEST_FILE:
+                raise UserError(f"data: {path} has {path.stat().st_size} bytes, more than any of the original files")
 
 
 @datasets.register("mnist")

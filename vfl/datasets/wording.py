@@ -1,6 +1,10 @@
 """Words that are meant as numbers or dates: a feature for each of them is hardly what anybody wants."""
 
 import re
+from typing import Annotated
+from unicodedata import normalize
+
+from pydantic import AfterValidator
 
 from vfl.datasets.encoding import Text
 from vfl.errors import UserError
@@ -12,6 +16,15 @@ _SIGN = r"([$€£¥₹%]|[A-Z]{3}\b)?"
 _NUMBER = re.compile(
     rf"{_SIGN}\s?[-+−]?\s?{_SIGN}\s?(\d{{1,3}}([,.'’ \u00a0\u202f]\d{{3}})+|\d+)?([.,]\d+)?([eE][-+]?\d+)?\s?{_SIGN}"
 )
+
+
+def normal(word: str) -> str:
+    """Write letters with marks in the one form of several that Unicode has (NFC): files come with either."""
+    return normalize("NFC", word)
+
+
+Name = Annotated[str, AfterValidator(normal)]
+"""A column's name in a config."""
 
 
 def check_words(name: str, values: Text, source: str) -> None:

@@ -15,7 +15,7 @@ from vfl.models.factory import bottom_factory, top_factory
 from vfl.models.prepare import prepare, run_blank
 from vfl.partition import Shape
 from vfl.registry import PluginSection, Registry
-from vfl.seeds import seeded
+from vfl.seeds import seeded_everywhere
 
 __all__ = ["LinearTop", "SplitModel", "build_bottom", "build_top", "models", "output_width", "running"]
 
@@ -34,7 +34,10 @@ def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -
         return NoFeatures()
     own = bottom_section(section, worker)
     plugin = models.build(own)
-    with seeded(seed, "bottom", 0 if is_shared(section) else worker), models.guard(own.name, plugin, "bottom"):
+    with (
+        seeded_everywhere(seed, "bottom", 0 if is_shared(section) else worker),
+        models.guard(own.name, plugin, "bottom"),
+    ):
         try:
             model = plugin.bottom(shape)
         except (ValueError, RuntimeError) as error:
@@ -47,7 +50,7 @@ def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed:
     named = top_section(section)
     own = named or bottom_section(section, 0)
     plugin = models.build(own, top_factory) if named else models.build(own)
-    with seeded(seed, "top", 0), models.guard(own.name, plugin, "top"):
+    with seeded_everywhere(seed, "top", 0), models.guard(own.name, plugin, "top"):
         try:
             model = plugin.top(widths, classes)
         except (ValueError, RuntimeError) as error:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from vfl.observation import Tensors
-from vfl.registry import Plugin, PluginSection, Registry
+from vfl.registry import OURS, Plugin, PluginSection, Registry
 from vfl.seeds import derive, generator
 from worker.defences.checking import (
+    all_finite,
     fitting_mean,
     fitting_report,
     fitting_rows,
@@ -141,6 +142,7 @@ class Chain:
     def __init__(self, sections: Sequence[PluginSection], plan: Plan) -> None:
         built = [defences.build(section) for section in sections]
         self._names, self._built = [section.name for section in sections], built
+        self._foreign = [type(one).__module__.partition(".")[0] not in OURS for one in built]
         for place, defence in enumerate(built):
             with self._guard(place, "schedule"):
                 plan = replace(plan, schedule=fitting_schedule(self._names[place], defence.schedule(plan.schedule)))
@@ -190,9 +192,10 @@ class Chain:
             for place, shield in enumerate(self._shields):
                 random = generator(self._plan.draws, f"defence {place} of worker {self._plan.worker}", number)
                 kinds = kinds_of(gradients)  # before a defence has its hands on them
+                finite = self._foreign[place] and all_finite(gradients)
                 with self._guard(place, "apply", WithheldError):
                     uploaded = shield.apply(gradients, Played(number, rows, x, model, random))
-                    gradients = fitting_upload(self._names[place], uploaded, kinds)
+                    gradients = fitting_upload(self._names[place], uploaded, kinds, finite)
         except WithheldError as withheld:
             self._withheld = (number, str(withheld))
             raise

@@ -18,8 +18,17 @@ def kinds_of(tensors: Tensors) -> dict[str, Kind]:
     return {name: kind_of(tensor) for name, tensor in tensors.items()}
 
 
-def fitting_upload(defence: str, uploaded: Any, kinds: Mapping[str, Kind]) -> Tensors:
-    """Return what `apply` made of gradients of these kinds, without what autograd keeps."""
+def all_finite(tensors: Tensors) -> bool:
+    """Tell whether there is neither NaN nor infinity; one pass in the usual case."""
+    # A sum over finite values can overflow, so only a finite sum settles it.
+    return all(bool(torch.isfinite(one.sum())) or bool(torch.isfinite(one).all()) for one in tensors.values())
+
+
+def fitting_upload(defence: str, uploaded: Any, kinds: Mapping[str, Kind], finite: bool) -> Tensors:
+    """Return what `apply` made of gradients of these kinds, without what autograd keeps.
+
+    What was `finite` must have stayed so; else training diverged, and that is not the defence's fault.
+    """
     if not isinstance(uploaded, Mapping):
         raise _misfit(defence, "apply", f"it must return the tensors by name, not {told(uploaded)}")
     if uploaded.keys() != kinds.keys():
@@ -30,7 +39,11 @@ def fitting_upload(defence: str, uploaded: Any, kinds: Mapping[str, Kind]) -> Te
         tensor = uploaded[name]
         if not isinstance(tensor, Tensor) or kind_of(tensor) != kind:
             raise _misfit(defence, "apply", f"{name} must stay {kind}, and is {told(tensor)}")
-    return {name: uploaded[name].detach() for name in kinds}
+    fitting = {name: uploaded[name].detach() for name in kinds}
+    if finite and not all_finite(fitting):
+        broken = next(name for name, tensor in fitting.items() if not all_finite({name: tensor}))
+        raise _misfit(defence, "apply", f"{broken} must stay finite, and has NaN or infinity")
+    return fitting
 
 
 def fitting_schedule(defence: str, schedule: Any) -> str:
