@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import psutil
 
-SHARE = 0.1
+SHARE = 0.05
 """Of a core, that the attack takes though none is to spare."""
-MARGIN = 0.25
+MARGIN = 0.5
 """Cores that it leaves of those that nobody uses."""
 WINDOW = 0.5
 """Seconds after which the cores are looked at again: the counters are too coarse for less."""

@@ -41,7 +41,7 @@ def test_only_cores_that_this_process_may_use_count():
 
 
 @pytest.mark.parametrize(
-    ("cores", "others", "share"), [(2, 1.8, SHARE), (2, 2.0, SHARE), (2, 0.2, 1.0), (2, 1.25, 0.5), (1, 0.05, 0.7)]
+    ("cores", "others", "share"), [(2, 1.8, SHARE), (2, 2.0, SHARE), (2, 0.2, 1.0), (2, 1.25, 0.25), (1, 0.05, 0.45)]
 )
 def test_the_attack_takes_what_others_leave_and_never_less_than_its_share(monkeypatch, cores, others, share):
     seconds = 0.0
