@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
     PrivateFormat,
+    PublicFormat,
     load_pem_private_key,
 )
 
@@ -59,7 +60,9 @@ def needles(folder):
         pem = path.read_bytes()
         key = load_pem_private_key(pem, None)
         number = key.private_numbers().private_value
-        found |= {line for line in pem.splitlines() if line and not line.startswith(b"---")}
+        public = key.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
+        lines = {line for line in pem.splitlines() if line and not line.startswith(b"---")}
+        found |= {line for line in lines if base64.b64decode(line) not in public}  # the last one is in the certificate
         found |= spellings(number.to_bytes(32, "big")) | {str(number).encode()}
         found |= spellings(key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption()))
     for name in KEYS:

@@ -90,7 +90,7 @@ def test_csv_and_json_hold_every_row_with_its_place(tmp_path):
     assert (line["cell"], line["axis.seed"], line["seed"], line["attack"]) == ("first, none", "first", "5", "none")
     assert (line["ended"], line["error"], line["attack.psnr_mean"], line["attack.r2"]) == ("complete", "", "31.5", "")
     tree = as_tree(plan, rows)
-    assert set(tree["versions"]) == {"cafe-vfl", "python", "torch", "grpcio"}
+    assert set(tree["versions"]) == {"cafe-vfl", "python", "torch", "grpcio", "commit"}
     assert tree["rows"][0]["axes"] == {"seed": "first", "attack": "none"}
     assert tree["rows"][0]["config"]["seed"] == 5
 
