@@ -79,6 +79,9 @@ TELL_SECONDS = 5.0
 ORDER_SECONDS = 86_400.0
 """How long a coordinator may order nothing, beyond the times that the config gives all others: runs can be paused."""
 
+DOWNLOAD_SECONDS = 60.0
+"""How long a download of a data set may bring nothing."""
+
 CONFIG_BYTES = 1 << 18
 CONFIG_DEPTH = 32
 """What a YAML file may be: its size, and how deep it nests. Aliases are not read at all."""

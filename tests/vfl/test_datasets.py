@@ -1,5 +1,6 @@
 import pickle
 import re
+import socket
 import struct
 
 import numpy as np
@@ -239,3 +240,15 @@ def test_a_data_set_that_is_not_on_disk_says_how_to_get_it(tmp_path, monkeypatch
     monkeypatch.delenv("CAFE_DATA", raising=False)
     with pytest.raises(UserError, match=r"data\.path: is missing"):
         load(name="cifar10")
+
+
+def test_a_download_that_brings_nothing_is_given_up(tmp_path, monkeypatch):
+    from vfl import torchvision_ops  # noqa: F401
+    from torchvision import datasets as vision  # isort: skip
+
+    monkeypatch.setattr("vfl.limits.DOWNLOAD_SECONDS", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # it accepts, and never answers
+        monkeypatch.setattr(vision.MNIST, "mirrors", [f"http://127.0.0.1:{silent.getsockname()[1]}/"])
+        with pytest.raises(UserError, match="data: MNIST"):
+            datasets.build(PluginSection(name="mnist", path=tmp_path, download=True, samples=10)).load()
+    assert socket.getdefaulttimeout() is None

@@ -1,6 +1,9 @@
 """MNIST and CIFAR-10 through torchvision, from files on disk or downloaded when the user asks."""
 
 import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -8,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from vfl import limits
 from vfl.datasets import Data, DataSet, Facts, data_path, datasets
 from vfl.datasets.npz import Npz
 from vfl.errors import UserError
@@ -20,6 +24,17 @@ CLASSES = 10
 
 LARGEST_FILE = 64 << 20
 """Bytes; the largest of the originals has 47 million."""
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Give downloads a deadline: torchvision gives them none, and what it calls goes by the one of all sockets."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(limits.DOWNLOAD_SECONDS)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 class TorchvisionSet(DataSet):
@@ -91,7 +106,8 @@ class TorchvisionSet(DataSet):
         # Old versions kept MNIST as pickles, which torchvision would open before anything else.
         kind = type(name, (getattr(vision, name),), {"_check_legacy_exist": lambda _: False})
         try:
-            train, test = (kind(root, train=part, download=self.download) for part in (True, False))
+            with _patience():
+                train, test = (kind(root, train=part, download=self.download) for part in (True, False))
         except RuntimeError as error:
             raise UserError(
                 f"data: {name} is not complete under {root} ({str(error).splitlines()[0]}); point data.path or "
