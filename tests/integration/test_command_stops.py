@@ -70,7 +70,7 @@ def odd(config, where):
 def test_a_bug_in_an_attack_does_not_lose_what_is_done(config, tmp_path, where):
     done = cafe(*odd(config, where), cwd=tmp_path)
     assert done.returncode == 1
-    assert "internal error: KeyError: 'a bug'" in done.stderr
+    assert f"the attack plug-in odd_attack:Odd failed in {where}: KeyError: 'a bug' (odd_attack.py, line" in done.stderr
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert "a bug" in summary["ended"]
     assert summary["rounds"] >= 3
