@@ -9,7 +9,7 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from vfl.errors import UserError
-from vfl.models.layers import kind_of, representation
+from vfl.models.layers import representation
 from vfl.models.whole import first_model
 from vfl.observation import Setting
 from vfl.partition import Shape
@@ -42,7 +42,7 @@ def batchwise(setting: Setting) -> list[str]:
     """Return what makes a sample's gradient depend on its batch, or on the rounds before."""
     whole = first_model(setting)
     named = _once(_norms(whole.bottoms, "the model"), _norms(whole.top, "the top model"))
-    if named or not _mixes(*_run(setting)):
+    if named or not _mixes(whole, _through(setting)):
         return named
     return ["what the model makes of a sample depends on its batch; use a model in which it does not"]
 
@@ -51,14 +51,14 @@ def by_chance(setting: Setting) -> list[str]:
     """Return what makes a sample's gradient differ each time."""
     whole = first_model(setting)
     named = _once(dropout(whole.bottoms, "the model"), dropout(whole.top, "the top model"))
-    if named or not _varies(*_run(setting)):
+    if named or not _varies(whole, _through(setting)):
         return named
     return ["what the model makes of a sample differs each time (dropout, noise?); use a model in which it does not"]
 
 
 def steady_input(model: nn.Module, layer: str, shape: Shape) -> bool:
     """Tell whether what flows into a layer is the same each time, whatever happens after it."""
-    probes = _probes(shape).to(kind_of(model))
+    probes = _probes(shape)
     return not _varies(model, lambda model, rows: representation(model, layer, probes[rows]))
 
 
@@ -98,10 +98,10 @@ def _once(*found: list[str]) -> list[str]:
     return list(dict.fromkeys(sentence for some in found for sentence in some))
 
 
-def _run(setting: Setting) -> tuple[nn.Module, Run]:
-    """Return the whole model of a run, and how samples go through it."""
+def _through(setting: Setting) -> Run:
+    """Return how samples go through the whole model of a run."""
     slices = [_probes(box.shape) for box in setting.boxes]
-    return first_model(setting), lambda model, rows: model([part[rows] for part in slices])
+    return lambda model, rows: model([part[rows] for part in slices])
 
 
 def _varies(model: nn.Module, run: Run) -> bool:

@@ -71,9 +71,10 @@ def choose(setting: Setting, method: Method, single: bool) -> Choice:
         if any(layer and 2 * setting.batch_size > layer.inputs for layer in roomy):
             no_subspaces = "the parameters move, so the layer's inputs must hold two batches; use smaller batches"
     if chance:
-        taken = first if no_subspaces else tuple(layer for layer in roomy if layer is not None)
-        _check_chance(chance, no_subspaces, bottoms, setting, taken)
-        return Choice("subspaces", taken, remark=CHANCE)
+        taken = tuple(layer for layer in roomy if layer is not None)
+        if method not in ("auto", "subspaces") or no_subspaces:
+            raise UserError("attack exact: " + "; ".join([*chance, *([no_subspaces] if no_subspaces else [])]))
+        return _despite(chance, bottoms, setting, taken)
     in_first = all(layer is own[0] for layer, own in zip(roomy, layers, strict=True))
     if method == "least_squares" or (method == "auto" and no_squares is None and (no_subspaces or not in_first)):
         if no_squares:
@@ -147,19 +148,14 @@ def _no_subspaces(
     return None
 
 
-def _check_chance(
-    chance: Sequence[str],
-    no_subspaces: str | None,
-    bottoms: Sequence[nn.Module],
-    setting: Setting,
-    layers: Sequence[FullyConnected],
-) -> None:
-    """Refuse models that differ each time, unless subspaces are enough and what flows into the layers is the same."""
-    if no_subspaces:
-        raise UserError(f"attack exact: {'; '.join(chance)}; and {no_subspaces}")
+def _despite(
+    chance: Sequence[str], bottoms: Sequence[nn.Module], setting: Setting, layers: tuple[FullyConnected, ...]
+) -> Choice:
+    """Choose subspaces for models that differ each time, if what flows into the layers is the same."""
     parts = zip(bottoms, setting.boxes, layers, strict=True)
     if not all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
         raise UserError("attack exact: " + "; ".join(chance))
+    return Choice("subspaces", layers, remark=CHANCE)
 
 
 def _moving(setting: Setting, single: bool) -> list[str]:

@@ -187,6 +187,12 @@ def test_what_differs_each_time_after_the_layer_keeps_nothing_from_the_attack(wa
     assert any("What comes after the attacked layer differs each time" in note for note in recovery.notes)
 
 
+@pytest.mark.parametrize("method", ["least_squares", "rank_one"])
+def test_a_method_that_needs_the_same_gradient_each_time_is_not_swapped_for_another(method):
+    with pytest.raises(UserError, match="attack exact: what the model makes of a sample differs each time"):
+        played(own("Unsteady", way="dropout after"), epochs=12, method=method)
+
+
 @pytest.mark.parametrize(
     ("way", "attack", "sentence"),
     [
