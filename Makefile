@@ -30,7 +30,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive protos vfl server worker attacker bench sweep report ui
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive protos vfl server worker attacker
 
 # The pinned packages against the public list of known faults, which needs a network
 audit: setup

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vfl.errors import RunFailedError
-from vfl.kinds import told
+from vfl.maths.kinds import told
 from vfl.models.whole import first_model
 from vfl.observation import Setting
 from vfl.recovery import Recovery

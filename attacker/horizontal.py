@@ -11,7 +11,7 @@ from attacker.interface import Attack, Progress, share
 from vfl.errors import UserError
 from vfl.observation import Observation, Setting
 from vfl.recovery import Recovery
-from vfl.shares import own_rows
+from vfl.topology import own_rows
 
 
 def settings_of(setting: Setting) -> list[Setting]:

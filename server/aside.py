@@ -13,9 +13,9 @@ from server.attending import Begin, Failed, Recover, Recovered, Seen, Step, atte
 from server.shelf import Places, Shelf
 from vfl.config import RunConfig
 from vfl.errors import RunFailedError, from_words
+from vfl.folder.results import Queue
 from vfl.forkserver import context, warm_up
 from vfl.observation import Observation, Setting
-from vfl.results import Queue
 
 GRACE_SECONDS = 5.0
 

@@ -28,12 +28,12 @@ from attacker.witness import Witness
 from server.resting import WINDOW, Resting
 from server.shelf import Places, Shown
 from server.snapshots import Partial, Snapshots
-from vfl.allocator import keep_freed_memory
+from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, in_words
+from vfl.folder.transcript import read_parameters, read_round
 from vfl.limits import RESERVE_BYTES
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.registry import PluginSection
-from vfl.transcript import read_parameters, read_round
 
 STEP_EVERY_SECONDS = 0.1
 LEAST_PRIORITY = 19

@@ -21,12 +21,12 @@ from protos.codec import announce, raw_bytes
 from protos.coordinator_pb2 import Abort, End, Evaluation, Order, Purpose, Round, Start, Trouble
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from server.checkpoint import Checkpoints, Known, State, holding, of_record
+from server.checkpoint.resume import Resumed, check_drawn, check_held
 from server.counting import Counting
 from server.disturbances import Disturbances, DisturbedError, WorkerLeftError, in_trouble
 from server.inbox import Inbox
 from server.membership import Member, Membership, RefusedError
 from server.parameters import Parameters
-from server.resume import Resumed, check_drawn, check_held
 from server.schedule import Drawn, batches_of
 from server.seeing import seen
 from server.setting import check_samples, setting_of
@@ -35,10 +35,10 @@ from server.waiting import Waiting
 from server.watching import Observer, Watching
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
-from vfl.journal import Journal
+from vfl.folder.journal import Journal
+from vfl.folder.results import Evaluated, Record
 from vfl.observation import Observation, Setting
-from vfl.results import Evaluated, Record
-from vfl.shares import own_rows
+from vfl.topology import own_rows
 
 EVALUATION_BATCH = 256
 

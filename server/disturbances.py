@@ -4,11 +4,11 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from server.checkpoint.resume import Resumed
 from server.membership import Member
-from server.resume import Resumed
 from vfl.errors import RunFailedError
+from vfl.folder.results import Disturbance, Record
 from vfl.limits import LONGEST_REASON, MOST_REASONS, MOST_TRIES
-from vfl.results import Disturbance, Record
 
 SETTLE_SECONDS = 0.3
 """How long it is waited before all are counted: one that was lost often shows as an exchange that failed first."""

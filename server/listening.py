@@ -5,12 +5,12 @@ from grpc_health.v1.health import aio as health
 
 from protos import alignment_pb2, alignment_pb2_grpc, coordinator_pb2
 from protos.wire import add_coordinator
-from server.aligning import AlignmentService
+from server.alignment import AlignmentService
 from server.service import CoordinatorService, Run
 from vfl.config import RunConfig
-from vfl.network import add_health, add_port, server_options, statuses
-from vfl.pace import Pace
-from vfl.tls import Identity
+from vfl.net.network import add_health, add_port, server_options, statuses
+from vfl.net.pace import Pace
+from vfl.net.tls import Identity
 
 
 async def start_server(config: RunConfig, run: Run, listen: str, tls: Identity | None) -> tuple[grpc.aio.Server, str]:

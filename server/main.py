@@ -15,24 +15,24 @@ import torch
 from attacker.interface import Attack, start_attack
 from server.aside import Aside, AttackProcess, cut, needs_process
 from server.checkpoint import Checkpoints, State
+from server.checkpoint.finished import is_finished, take_up
+from server.checkpoint.resume import Resumed, find_checkpoint, forget_later, look_ahead, show_again
 from server.controls import heed
 from server.coordinator import Coordinator
-from server.finished import is_finished, take_up
 from server.listening import start_server
-from server.resume import Resumed, find_checkpoint, forget_later, look_ahead, show_again
 from server.watching import Observer
-from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
+from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
-from vfl.events import write_events
+from vfl.folder.events import write_events
+from vfl.folder.journal import Journal
+from vfl.folder.results import PARTIAL, Record, clear_run, write_model, write_recovery, write_summary
+from vfl.folder.transcript import TranscriptWriter
 from vfl.forkserver import warm_up
-from vfl.journal import Journal
-from vfl.network import end_server
+from vfl.net.network import end_server
+from vfl.net.tls import Identity
 from vfl.observation import Observation, Setting
 from vfl.recovery import Recovery
-from vfl.results import PARTIAL, Record, clear_run, write_model, write_recovery, write_summary
-from vfl.tls import Identity
-from vfl.transcript import TranscriptWriter
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """What a person sends to stop a coordinator; `cafe run` passes Ctrl-C on as SIGTERM."""

@@ -13,7 +13,7 @@ import grpc
 from protos.coordinator_pb2 import Abort, JoinRequest, Order, Welcome
 from protos.wire import ORDER
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, NAME_CHARACTERS, SAMPLES
-from vfl.network import PROTOCOL_VERSION
+from vfl.net.network import PROTOCOL_VERSION
 from vfl.observation import Tensors
 from vfl.partition import Box, tiling_problem
 

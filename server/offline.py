@@ -13,10 +13,10 @@ from attacker.witness import Witness
 from server.main import recover
 from vfl.config import RunConfig
 from vfl.errors import UserError, in_words
-from vfl.journal import Journal
+from vfl.folder.journal import Journal
+from vfl.folder.results import Record, clear_run
+from vfl.folder.transcript import Transcript
 from vfl.observation import Setting
-from vfl.results import Record, clear_run
-from vfl.transcript import Transcript
 
 COPIES = 4
 """How often an attack holds what it recovers, at the least: as it is, its gradient, and what an optimiser keeps."""

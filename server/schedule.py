@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vfl.observation import Setting
 from vfl.seeds import generator
-from vfl.shares import joint_indices
+from vfl.topology import joint_indices
 
 CANDIDATES = 64
 """How many ways to divide an epoch the orthogonal schedule looks at."""

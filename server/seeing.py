@@ -7,7 +7,7 @@ from torch import Tensor
 from server.inbox import Upload
 from server.parameters import Parameters, gradients_of_round
 from vfl.observation import Observation, averaged
-from vfl.shares import own_rows
+from vfl.topology import own_rows
 
 
 def seen(

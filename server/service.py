@@ -23,7 +23,7 @@ from protos.wire import ChunkView
 from server.inbox import Inbox, Upload
 from server.membership import Member, Membership, RefusedError
 from vfl.limits import plain
-from vfl.tls import ImpostorError, check_caller
+from vfl.net.tls import ImpostorError, check_caller
 
 NO_FAULT = (grpc.StatusCode.ABORTED, grpc.StatusCode.DATA_LOSS)
 """Refused uploads after which a worker that leaves is waited for: of a round begun anew, and those cut short, as that

@@ -13,10 +13,10 @@ from pathlib import Path
 from torch import Tensor
 
 from vfl.files import PRIVATE_FOLDER
+from vfl.folder.results import Queue
+from vfl.folder.transcript import parameters_name, round_name, write_parameters, write_round
 from vfl.limits import RESERVE_BYTES
 from vfl.observation import ModelTensors, Observation
-from vfl.results import Queue
-from vfl.transcript import parameters_name, round_name, write_parameters, write_round
 
 SLOTS = 4
 """Rounds that wait in memory; those beyond them wait on disk."""

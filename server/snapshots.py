@@ -7,8 +7,8 @@ from pathlib import Path
 
 from attacker.interface import Attack, Recovery, silent
 from vfl.errors import UserError
+from vfl.folder.results import write_partial, write_snapshot
 from vfl.observation import Observation, Setting
-from vfl.results import write_partial, write_snapshot
 
 PARTIAL_EVERY_SECONDS = 2.0
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 
 from vfl.config import EarlyStop, RunConfig
-from vfl.results import Record
+from vfl.folder.results import Record
 
 
 def no_longer_improves(losses: Iterable[float], rule: EarlyStop) -> bool:

@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from bench.one_process import observations
 from vfl.config import RunConfig, parse_config
-from vfl.launch import run_federation
+from vfl.datasets.slices import boxes_of, load_data
+from vfl.folder.transcript import Transcript
+from vfl.local.launch import run_federation
+from vfl.local.one_process import observations
 from vfl.observation import ModelTensors, Observation, Setting
-from vfl.slices import boxes_of, load_data
-from vfl.transcript import Transcript
 
 
 def small_config(**changes: Any) -> RunConfig:

@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.serialization import (
 from tests.integration.command_support import start
 from tests.server.test_aside import setting_of
 from tests.support import run_in_one_process, small_config
-from vfl.certs import make_certificates
 from vfl.cli import app
-from vfl.tls import COORDINATOR, load_identity
-from vfl.transcript import TranscriptWriter
+from vfl.folder.transcript import TranscriptWriter
+from vfl.net.certs import make_certificates
+from vfl.net.tls import COORDINATOR, load_identity
 
 CONFIG = """
 data: {{name: csv, path: none.csv, label: y, id: person}}

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 
 from vfl.errors import UserError, from_words
-from vfl.show import numbers_in_words, verdict
+from vfl.folder.show import numbers_in_words, verdict
 
 SHOWN = 12
 """Images in a picture of a run."""
@@ -64,7 +64,7 @@ def attack(
 
 def load(folder: str | Path) -> "Run":
     """Return the result of an earlier run."""
-    from report.folder import read_run
+    from vfl.report.folder import read_run
 
     found = read_run(Path(folder))
     return Run(found.path, found.summary, found.arrays)
@@ -91,7 +91,7 @@ class Images:
         """Return some of them as one image: real above recovered above their difference."""
         import torch
 
-        from vfl.grid import as_image, in_rows
+        from vfl.folder.grid import as_image, in_rows
 
         kinds = [kind for kind in (self.real, self.recovered, self.difference) if kind is not None]
         rows = in_rows(*(torch.from_numpy(kind).permute(0, 3, 1, 2) for kind in kinds), most=most)
@@ -170,7 +170,7 @@ def _cafe(arguments: Sequence[str], quiet: bool) -> None:
     # A session of its own: Ctrl-C here is passed on below, once. Standard input closes when this process ends, and the
     # run with it.
     process = subprocess.Popen(
-        [sys.executable, "-m", "sweep.guarded", *arguments],
+        [sys.executable, "-m", "vfl.cli.guarded", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

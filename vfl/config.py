@@ -7,10 +7,10 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 
 from vfl.errors import UserError
 from vfl.files import read_bounded
+from vfl.files.yaml_text import YamlError, parse_yaml
 from vfl.limits import CONFIG_BYTES
 from vfl.model_section import ModelSection
 from vfl.registry import PluginSection, explain
-from vfl.yaml_text import YamlError, parse_yaml
 
 SILENCE_SECONDS = 30.0
 """How long a party may give no sign of life before its connection counts as lost, if the config does not say."""

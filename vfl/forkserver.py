@@ -11,7 +11,7 @@ from multiprocessing.context import ForkServerContext
 
 from vfl.errors import UserError
 
-PRELOAD = ["vfl.launch", "vfl.cli"]
+PRELOAD = ["vfl.local.launch", "vfl.cli"]
 
 COMPILER = "torch._dynamo"
 """What torch imports, in a second or two, when the first optimiser is made."""

@@ -8,9 +8,9 @@ from protos.codec import CodecError, describe
 from protos.coordinator_pb2 import Purpose, Round, Start
 from protos.tensors_pb2 import Bundle
 from vfl.config import RunConfig
+from vfl.datasets.slices import WorkerData
 from vfl.errors import RunFailedError
 from vfl.limits import PARAMETER_BYTES
-from vfl.slices import WorkerData
 
 _NUMBER_BYTES = 4
 

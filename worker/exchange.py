@@ -14,9 +14,9 @@ from protos.worker_pb2 import SwapHeader, SwapPart
 from vfl import limits
 from vfl.config import SILENCE_SECONDS
 from vfl.errors import RunFailedError
-from vfl.handshake import HungUpError
-from vfl.network import hang_up, reach, sentence
-from vfl.tls import Identity, ImpostorError, Role, check_caller
+from vfl.net.handshake import HungUpError
+from vfl.net.network import hang_up, reach, sentence
+from vfl.net.tls import Identity, ImpostorError, Role, check_caller
 from worker.rendezvous import ExchangeError, Rendezvous, SupersededError, rows_digest, swap_parts
 
 

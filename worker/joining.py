@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from vfl.handshake import HungUpError
+from vfl.net.handshake import HungUpError
 from worker.link import Link, LinkLostError, TakenError
 
 NOTICED_SECONDS = 5.0

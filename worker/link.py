@@ -14,9 +14,9 @@ from protos.wire import UPLOAD, ChunkView, coordinator_stub
 from vfl.config import SILENCE_SECONDS
 from vfl.errors import RunFailedError
 from vfl.limits import TELL_SECONDS, WELCOME_SECONDS, plain
-from vfl.network import hang_up, reach, sentence
+from vfl.net.network import hang_up, reach, sentence
+from vfl.net.tls import COORDINATOR, Identity
 from vfl.observation import Tensors
-from vfl.tls import COORDINATOR, Identity
 
 _LOST = (
     grpc.StatusCode.UNAVAILABLE,

@@ -3,11 +3,11 @@
 import torch
 
 from protos.coordinator_pb2 import JoinRequest, Slice
-from vfl.allocator import keep_freed_memory
 from vfl.config import RunConfig
+from vfl.datasets.slices import WorkerData
+from vfl.device import keep_freed_memory
 from vfl.errors import UserError
-from vfl.network import PROTOCOL_VERSION
-from vfl.slices import WorkerData
+from vfl.net.network import PROTOCOL_VERSION
 from worker.defences import Plan
 from worker.keys import read_key
 from worker.rendezvous import Rendezvous

@@ -15,14 +15,14 @@ from protos.coordinator_pb2 import JoinRequest, Purpose, Round, Start
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.wire import ChunkView
 from vfl.config import RunConfig
+from vfl.datasets.slices import WorkerData
+from vfl.device import resolve_device
 from vfl.errors import RunFailedError, in_words
 from vfl.limits import MESSAGE_SECONDS, ORDER_SECONDS, PARAMETER_BYTES
 from vfl.models import build_bottom, build_top
-from vfl.network import resolve_device
+from vfl.net.tls import Identity, refuse_plain, worker_role
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
-from vfl.slices import WorkerData
-from vfl.tls import Identity, refuse_plain, worker_role
 from worker import joining
 from worker.checks import check_parameters, check_round, check_start
 from worker.defences import Chain, Plan, WithheldError

@@ -11,9 +11,9 @@ from grpc_health.v1.health import aio as health
 from protos import worker_pb2, worker_pb2_grpc
 from vfl import limits
 from vfl.config import RunConfig
-from vfl.network import add_health, add_port, end_server, server_options, statuses
-from vfl.pace import Pace
-from vfl.tls import Identity
+from vfl.net.network import add_health, add_port, end_server, server_options, statuses
+from vfl.net.pace import Pace
+from vfl.net.tls import Identity
 from worker.exchange import ExchangeService
 from worker.rendezvous import Rendezvous
 

@@ -16,8 +16,8 @@ from attacker.adaptive.step_three import EXACT, invert_inexact
 from attacker.adaptive.sums import Gram, Sums
 from attacker.adaptive.told import nothing
 from attacker.adaptive.typical import Typical, typical
-from attacker.exact.solve import Solved
-from attacker.exact.threads import one_thread
+from attacker.exact.steps12.solve import Solved
+from attacker.exact.steps12.threads import one_thread
 from attacker.interface import Progress, Recovery
 from vfl.errors import UserError
 from vfl.models.layers import FullyConnected

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from attacker.exact.cells import Cell
-from attacker.exact.labels import join_workers
-from attacker.exact.matching import common_u, equations
-from attacker.exact.solve import Solved
-from attacker.exact.tails import run_tail, top_jacobian
+from attacker.exact.steps12.cells import Cell
+from attacker.exact.steps12.solve import Solved
+from attacker.exact.workers.labels import join_workers
+from attacker.exact.workers.pairing import common_u, equations
+from attacker.exact.workers.tails import run_tail, top_jacobian
 from vfl.partition import Shape
 
 

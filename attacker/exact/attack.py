@@ -6,22 +6,22 @@ from copy import copy
 import torch
 from torch import Tensor, nn
 
-from attacker.exact.cells import Cell, cells_of
 from attacker.exact.certificate import UNSURE, certify
 from attacker.exact.choice import Choice
 from attacker.exact.collect import Rounds
-from attacker.exact.completion import ALL_OUTPUTS, MOST_TURNS, complete
-from attacker.exact.known_labels import NOTE, by_labels
-from attacker.exact.labels import Joined, join_workers, unjoined
 from attacker.exact.moving.recover import recover_moving
 from attacker.exact.moving.trail import Trails
 from attacker.exact.notes import notes_on_gradients, notes_on_models, notes_on_rounds
-from attacker.exact.relink import relink
-from attacker.exact.solve import CutOff, Solved, solve
-from attacker.exact.squares import rank_one_residual
 from attacker.exact.step_three import Inverted, step_three
-from attacker.exact.tails import bypassed, cut_off
-from attacker.exact.threads import one_thread
+from attacker.exact.steps12.cells import Cell, cells_of
+from attacker.exact.steps12.completion import ALL_OUTPUTS, MOST_TURNS, complete
+from attacker.exact.steps12.relink import relink
+from attacker.exact.steps12.solve import CutOff, Solved, solve
+from attacker.exact.steps12.squares import rank_one_residual
+from attacker.exact.steps12.threads import one_thread
+from attacker.exact.workers.known_labels import NOTE, by_labels
+from attacker.exact.workers.labels import Joined, join_workers, unjoined
+from attacker.exact.workers.tails import bypassed, cut_off
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
 from attacker.least_squares import leaks, pseudo_inverse, representations

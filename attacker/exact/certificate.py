@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attacker.exact.factors import Factors
+from attacker.exact.steps12.factors import Factors
 
 UNSURE = 1e-2
 """A certificate above this is no evidence: cells that did not come apart, samples that hide behind others."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from attacker.exact.completion import too_few_rounds
+from attacker.exact.steps12.completion import too_few_rounds
 from attacker.least_squares import SKETCH, undetermined, written_otherwise
 from attacker.steady import batchwise, by_chance, steady_input
 from vfl.errors import UserError

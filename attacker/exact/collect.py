@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from attacker.exact.choice import Choice
-from attacker.exact.completion import kept
-from attacker.exact.factors import Factors, factorize
+from attacker.exact.steps12.completion import kept
+from attacker.exact.steps12.factors import Factors, factorize
 from attacker.least_squares import sketch_of
 from vfl.observation import Observation, Setting
 

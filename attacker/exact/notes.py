@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from attacker.exact.cells import Cell
 from attacker.exact.certificate import UNSURE
 from attacker.exact.choice import Choice
-from attacker.exact.solve import Solved
 from attacker.exact.step_three import Inverted
+from attacker.exact.steps12.cells import Cell
+from attacker.exact.steps12.solve import Solved
 from vfl.models.stem import dense_functions, stem
 from vfl.observation import Setting
 

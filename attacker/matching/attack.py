@@ -3,7 +3,7 @@
 import torch
 
 from attacker.disaggregate import Collector
-from attacker.exact.cells import cells_of
+from attacker.exact.steps12.cells import cells_of
 from attacker.interface import Progress, Recovery, share
 from attacker.matching.components import Component, components
 from attacker.matching.engine import Engine

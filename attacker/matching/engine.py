@@ -15,10 +15,10 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from attacker.matching.second_order import Phase, Rules
+from vfl.device import resolve_device
 from vfl.models.batch_norm import FixedBatchNorm
 from vfl.models.layers import fully_connected, given
 from vfl.models.whole import first_model
-from vfl.network import resolve_device
 from vfl.observation import ModelTensors, Setting
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from attacker.disaggregate import Collector, Problem
-from attacker.exact.threads import one_thread
+from attacker.exact.steps12.threads import one_thread
 from attacker.interface import Progress, Recovery
 from attacker.rgap.chain import Step, chain
 from attacker.rgap.equations import NothingLeakedError

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from attacker.disaggregate import Collector, Problem
-from attacker.exact.threads import one_thread
+from attacker.exact.steps12.threads import one_thread
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
 from attacker.least_squares import first_layers

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from attacker.exact.cells import Cell
-from attacker.exact.matching import Equations, equations, match
-from attacker.exact.tails import Tail, run_tail, top_jacobian
-from attacker.exact.tuples import Forward, rearrange
+from attacker.exact.steps12.cells import Cell
+from attacker.exact.workers.pairing import Equations, equations, match
+from attacker.exact.workers.tails import Tail, run_tail, top_jacobian
+from attacker.exact.workers.tuples import Forward, rearrange
 from attacker.theory.exclusive import Candidates
 from vfl.partition import Shape
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from attacker.cafe import Cafe
 from attacker.cafe.attack import CafeAttack
 from attacker.interface import Recovery, silent
-from bench.one_process import observations
 from vfl.config import TrainingConfig
+from vfl.local.one_process import observations
 from vfl.observation import Observation, Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from attacker.interface import Recovery, attacks, silent
-from bench.one_process import observations
 from vfl.config import TrainingConfig
-from vfl.metrics import psnr
+from vfl.local.one_process import observations
+from vfl.maths.metrics import psnr
 from vfl.models import SplitModel, models
 from vfl.observation import Setting
 from vfl.partition import Shape, assemble, partition

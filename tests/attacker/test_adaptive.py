@@ -14,9 +14,9 @@ from attacker.adaptive.scales import unclipped
 from attacker.adaptive.step_three import invert_inexact
 from attacker.interface import Recovery, attacks, silent
 from attacker.inversion import InversionOptions
-from bench.one_process import observations
 from vfl.config import TrainingConfig
 from vfl.errors import UserError
+from vfl.local.one_process import observations
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import ModelTensors, Observation, Setting

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from attacker.interface import attacks, silent
-from bench.one_process import observations
 from vfl.config import TrainingConfig
+from vfl.local.one_process import observations
 from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection

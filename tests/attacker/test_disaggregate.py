@@ -8,11 +8,11 @@ from torch import nn
 
 from attacker import disaggregate
 from attacker.disaggregate import Collector
-from bench.one_process import OneProcess, observations
 from server.parameters import Parameters
 from tests.support import assert_close, flat
 from vfl.config import TrainingConfig
 from vfl.errors import UserError
+from vfl.local.one_process import OneProcess, observations
 from vfl.models import SplitModel
 from vfl.observation import Setting
 from vfl.partition import partition

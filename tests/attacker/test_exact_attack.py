@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from attacker.exact import Exact
 from attacker.interface import Recovery, silent
-from bench.one_process import OneProcess, observations
 from vfl.config import TrainingConfig
 from vfl.errors import UserError
+from vfl.local.one_process import OneProcess, observations
 from vfl.models import SplitModel, build_bottom
 from vfl.models.layers import representation
 from vfl.observation import ModelTensors, Observation, Setting

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from attacker.exact import tuples
-from attacker.exact.cells import cells_of
 from attacker.exact.certificate import certify
-from attacker.exact.cone import separate
-from attacker.exact.factors import Factors, factorize
-from attacker.exact.solve import Solved, solve
-from attacker.exact.subspaces import common, inputs_side, outputs_side
+from attacker.exact.steps12.cells import cells_of
+from attacker.exact.steps12.cone import separate
+from attacker.exact.steps12.factors import Factors, factorize
+from attacker.exact.steps12.solve import Solved, solve
+from attacker.exact.steps12.subspaces import common, inputs_side, outputs_side
+from attacker.exact.workers import tuples
 
 
 def relu_layer(samples: int, inputs: int, outputs: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from attacker.exact.certificate import UNSURE
-from attacker.exact.factors import factorize
 from attacker.exact.moving import follow
 from attacker.exact.moving.correct import Where, outside
 from attacker.exact.moving.lengths import take_apart
 from attacker.exact.moving.match import Matching, Unsettled, match, rounds_to_match
+from attacker.exact.steps12.factors import factorize
 from attacker.interface import Recovery, attacks, silent
 from attacker.inversion import InversionOptions
 from attacker.witness import Witness
-from bench.one_process import observations
 from vfl.config import RateSchedule, TrainingConfig
 from vfl.errors import UserError
+from vfl.local.one_process import observations
 from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection

@@ -4,12 +4,13 @@ from types import SimpleNamespace
 
 import torch
 
-from attacker.exact import directions, labels, tails
-from attacker.exact.cells import Cell, cells_of
 from attacker.exact.collect import ENOUGH, Rounds
-from attacker.exact.directions import SAME, Directions, merge
-from attacker.exact.labels import join_workers
-from attacker.exact.solve import Solved
+from attacker.exact.steps12 import directions
+from attacker.exact.steps12.cells import Cell, cells_of
+from attacker.exact.steps12.directions import SAME, Directions, merge
+from attacker.exact.steps12.solve import Solved
+from attacker.exact.workers import labels, tails
+from attacker.exact.workers.labels import join_workers
 from vfl.models import build_bottom, build_top
 from vfl.registry import PluginSection
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks, silent, start_attack
-from bench.one_process import observations
 from tests.support import flat
 from vfl.config import TrainingConfig
 from vfl.errors import UserError
+from vfl.local.one_process import observations
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.partition import partition
 from vfl.referee import best_order

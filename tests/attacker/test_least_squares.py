@@ -3,10 +3,10 @@ import torch
 
 from attacker.interface import attacks, silent
 from attacker.least_squares import pseudo_inverse
-from bench.one_process import observations
 from server.schedule import batches
 from vfl.config import TrainingConfig
 from vfl.errors import UserError
+from vfl.local.one_process import observations
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import Setting

@@ -13,11 +13,11 @@ from attacker.matching.components import components
 from attacker.matching.engine import Engine
 from attacker.matching.regularisers import BatchNormStatistics, Situation
 from attacker.matching.solve import _Search
-from bench.one_process import observations
 from tests.attacker.matching_support import CLASSES, LENET, NORMED, attacked, images, scores, setting_for
 from vfl.config import TrainingConfig
 from vfl.errors import UserError
-from vfl.metrics import psnr
+from vfl.local.one_process import observations
+from vfl.maths.metrics import psnr
 from vfl.models import build_bottom
 from vfl.models.batch_norm import FixedBatchNorm
 from vfl.observation import ModelTensors, Observation

@@ -13,10 +13,10 @@ from attacker.matching.lbfgs import LBFGS
 from attacker.matching.objectives import GaussianKernel, Targets, cosine, squared
 from attacker.matching.optimisers import make
 from attacker.matching.regularisers import Situation, group_consistency, total_variation
-from bench.matching import Case, sides
-from bench.one_process import observations
 from tests.attacker.matching_support import CLASSES, NORMED, images, setting_for
+from vfl.bench.matching import Case, sides
 from vfl.config import TrainingConfig
+from vfl.local.one_process import observations
 from vfl.registry import PluginSection
 
 # The engine

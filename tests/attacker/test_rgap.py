@@ -11,10 +11,10 @@ from attacker.interface import silent
 from attacker.rgap import RGap
 from attacker.rgap.chain import chain
 from attacker.rgap.equations import LacksRankError, convolution_input, solve
-from bench.one_process import observations
 from vfl.config import TrainingConfig
 from vfl.errors import UserError
-from vfl.metrics import psnr
+from vfl.local.one_process import observations
+from vfl.maths.metrics import psnr
 from vfl.models import SplitModel
 from vfl.observation import Setting
 from vfl.partition import assemble, partition

@@ -9,10 +9,10 @@ from torch import nn
 from attacker.interface import silent
 from attacker.theory import Theory
 from attacker.theory.exclusive import candidates
-from bench.one_process import OneProcess, observations
 from server.parameters import Parameters
 from vfl.config import TrainingConfig
 from vfl.errors import UserError
+from vfl.local.one_process import OneProcess, observations
 from vfl.models import SplitModel, build_bottom
 from vfl.models.layers import representation
 from vfl.observation import Setting

@@ -7,12 +7,12 @@ import torch
 from attacker.exact import Exact
 from attacker.interface import Recovery, share, silent
 from attacker.inversion import InversionOptions
-from bench.one_process import observations
 from server import snapshots
 from server.snapshots import Partial
 from tests.attacker.test_exact_attack import images, setting_for
 from vfl.config import TrainingConfig
-from vfl.results import PARTIAL
+from vfl.folder.results import PARTIAL
+from vfl.local.one_process import observations
 
 
 class Watching:

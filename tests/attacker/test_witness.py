@@ -5,8 +5,8 @@ import torch
 
 from attacker.interface import Progress, attacks, silent
 from attacker.witness import Witness
-from bench.one_process import observations
 from vfl.config import TrainingConfig
+from vfl.local.one_process import observations
 from vfl.observation import Observation, Setting
 from vfl.partition import partition
 from vfl.recovery import Recovery, spans

@@ -10,8 +10,8 @@ import threading
 from collections import defaultdict
 from pathlib import Path
 
-from bench.hosts import Hosts as Namespaces
 from tests.integration.command_support import CAFE, ENVIRONMENT
+from vfl.bench.rigs.hosts import Hosts as Namespaces
 
 CLONE_NEWNET = 0x40000000
 ETH_P_ALL = 3

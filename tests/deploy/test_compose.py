@@ -13,9 +13,9 @@ import torch
 from tests.deploy.compose_support import IMAGE, Composed, build_image, docker, engine_answers, readme_lines
 from tests.integration.command_support import cafe, wait_for
 from vfl.config import load_config
-from vfl.metrics import psnr
-from vfl.results import load_summary
-from vfl.slices import WorkerData, load_data, slice_for
+from vfl.datasets.slices import WorkerData, load_data, slice_for
+from vfl.folder.results import load_summary
+from vfl.maths.metrics import psnr
 
 pytestmark = [
     pytest.mark.skipif(

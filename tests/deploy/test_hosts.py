@@ -5,16 +5,16 @@ import json
 import pytest
 import torch
 
-from bench.hosts import why_no_hosts
 from tests.deploy.hosts_support import Capture, Hosts, assemble, found, own_files, tls_records, total
 from tests.integration.command_support import cafe, wait_for
 from tests.support import assert_same
-from vfl.certs import make_certificates
+from vfl.bench.rigs.hosts import why_no_hosts
 from vfl.config import load_config
+from vfl.datasets.slices import load_data, slice_for
+from vfl.folder.transcript import Transcript
 from vfl.models import build_bottom
-from vfl.slices import load_data, slice_for
-from vfl.tls import COORDINATOR, worker_role
-from vfl.transcript import Transcript
+from vfl.net.certs import make_certificates
+from vfl.net.tls import COORDINATOR, worker_role
 
 CONFIG = """
 seed: 5

@@ -22,9 +22,9 @@ from cryptography import x509
 
 from vfl.cli import app
 from vfl.config import load_config
+from vfl.datasets.slices import WorkerData
+from vfl.net.tls import COORDINATOR, load_identity, read_certificate, worker_role
 from vfl.partition import partition
-from vfl.slices import WorkerData
-from vfl.tls import COORDINATOR, load_identity, read_certificate, worker_role
 
 pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl renders the manifests")
 

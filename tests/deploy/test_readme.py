@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.hosts import why_no_hosts
 from tests.deploy.hosts_support import Hosts
 from tests.integration.command_support import ENVIRONMENT
+from vfl.bench.rigs.hosts import why_no_hosts
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sweep.write import write_results
-from tests.report.made import config_of, images, write_run
-from tests.sweep.fabricated import planned, row
+from tests.vfl.report.made import config_of, images, write_run
+from tests.vfl.sweep.fabricated import planned, row
+from vfl.sweep.results.write import write_results
 
 
 @pytest.fixture

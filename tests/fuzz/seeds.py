@@ -37,13 +37,13 @@ from server.checkpoint import State, of_record
 from tests.fuzz.support import CORPUS
 from tests.fuzz.table_seeds import CSV, parquets
 from tests.support import small_config
-from vfl.certs import make_certificates
+from vfl.datasets.slices import load_data, slice_for
+from vfl.folder.results import Record
+from vfl.folder.transcript import TranscriptWriter
 from vfl.models.whole import first_model
+from vfl.net.certs import make_certificates
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.partition import partition
-from vfl.results import Record
-from vfl.slices import load_data, slice_for
-from vfl.transcript import TranscriptWriter
 
 WIDE = (1 << 64) - 1
 TENSORS = {"bottom.1.weight": torch.ones(3, 4), "bottom.1.bias": torch.zeros(3)}

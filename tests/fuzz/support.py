@@ -9,8 +9,8 @@ import psutil
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from vfl.files.tensor_file import _SUM_AT
 from vfl.limits import SENTENCE_CHARACTERS
-from vfl.tensor_file import _SUM_AT
 
 CORPUS = Path(__file__).parent / "corpus"
 

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from tests.fuzz.support import CORPUS, abouts, fuzz, little_memory, mutated, outcome, seeds, written
 from tests.support import small_config
-from ui.gallery import load_gallery
-from vfl import archive, limits
-from vfl.certs import make_certificates
+from vfl import limits
 from vfl.config import RunConfig, load_config, parse_config
 from vfl.datasets.npz import Npz
+from vfl.datasets.slices import WorkerData
 from vfl.errors import UserError
-from vfl.files import read_bounded
-from vfl.results import load_summary
-from vfl.slices import WorkerData
-from vfl.tls import COORDINATOR, load_identity, read_certificate, role_of
-from vfl.yaml_text import YamlError, parse_yaml
+from vfl.files import archive, read_bounded
+from vfl.files.yaml_text import YamlError, parse_yaml
+from vfl.folder.results import load_summary
+from vfl.net.certs import make_certificates
+from vfl.net.tls import COORDINATOR, load_identity, read_certificate, role_of
+from vfl.ui.gallery import load_gallery
 from worker.keys import read_key
 
 

@@ -5,14 +5,14 @@ import os
 
 import pytest
 
-from report.main import write_report
 from tests.fuzz.folder_support import QUIETLY, held, recorded
-from tests.report.made import config_of, images, write_run
-from ui.watch import Watch
+from tests.vfl.report.made import config_of, images, write_run
 from vfl.cli import app
 from vfl.errors import UserError
-from vfl.journal import NAME, Journal
-from vfl.results import clear_run, load_summary
+from vfl.folder.journal import NAME, Journal
+from vfl.folder.results import clear_run, load_summary
+from vfl.report.main import write_report
+from vfl.ui.watch import Watch
 
 
 def test_a_report_is_not_written_through_a_link(run, home):

@@ -17,9 +17,9 @@ from server.offline import _check_size
 from tests.fuzz.support import CORPUS, abouts, fuzz, little_memory, mutated, outcome, resigned, seeds, written
 from vfl.cli import app
 from vfl.errors import UserError
+from vfl.files.tensor_file import read_tensors, write_tensors
+from vfl.folder.transcript import Transcript, _checksum
 from vfl.limits import CLASSES, SAMPLES
-from vfl.tensor_file import read_tensors, write_tensors
-from vfl.transcript import Transcript, _checksum
 
 ROUND, PARAMETERS = "round-0000001.safetensors", "parameters-0000001.safetensors"
 WEIGHT = "0.bottom.1.weight"

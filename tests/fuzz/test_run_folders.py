@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from report.folder import read_run
-from report.main import write_report
-from report.page import run_page
 from tests.fuzz.folder_support import soon
 from tests.fuzz.support import abouts, fuzz, little_memory, outcome
-from tests.report.made import config_of, images, write_run
-from ui.watch import Watch
-from vfl import journal
+from tests.vfl.report.made import config_of, images, write_run
 from vfl.errors import UserError
-from vfl.export import export_csv
-from vfl.journal import NAME, Journal, Tail
-from vfl.results import load_summary
+from vfl.folder import journal
+from vfl.folder.journal import NAME, Journal, Tail
+from vfl.folder.results import load_summary
+from vfl.report.export import export_csv
+from vfl.report.folder import read_run
+from vfl.report.main import write_report
+from vfl.report.page import run_page
+from vfl.ui.watch import Watch
 
 
 def changed(folder: Path, change) -> None:

@@ -16,7 +16,7 @@ from protos.codec import CodecError
 from protos.coordinator_pb2 import Evaluation, JoinRequest, Slice, Trouble
 from protos.doctor_pb2 import Block, CompareReply, CompareRequest, ReportRequest
 from protos.worker_pb2 import SwapPart
-from server.aligning import AlignmentService
+from server.alignment import AlignmentService
 from server.counting import Counting
 from server.disturbances import in_trouble
 from server.membership import Membership
@@ -24,14 +24,14 @@ from server.service import CoordinatorService
 from tests.fuzz.support import fuzz, mutated, outcome, seeds
 from tests.fuzz.test_wire import read
 from tests.support import small_config
-from vfl.alignment import keyed_hashes, rows_of
 from vfl.doctor.compare import Caller, _compare_clocks
 from vfl.doctor.findings import Sheet
 from vfl.doctor.listener import Listener
 from vfl.errors import RunFailedError, UserError
 from vfl.limits import LONGEST_REASON, NAME_CHARACTERS, SENTENCE_CHARACTERS
-from vfl.tls import COORDINATOR
-from worker.aligning import _Talk
+from vfl.net.alignment import keyed_hashes, rows_of
+from vfl.net.tls import COORDINATOR
+from worker.alignment import _Talk
 from worker.exchange import gradient_of
 
 WAITS = 0.02

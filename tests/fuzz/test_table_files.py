@@ -5,10 +5,11 @@ import torch
 from hypothesis import given
 
 from tests.fuzz.support import CORPUS, fuzz, little_memory, mutated, outcome, written
-from vfl import archive, limits
+from vfl import limits
 from vfl.datasets.archives import Archive
 from vfl.datasets.tables import Csv, Parquet
 from vfl.errors import UserError
+from vfl.files import archive
 
 READERS = {"csv": Csv, "parquet": Parquet}
 GOOD = {"csv/good", "csv/quotes", "parquet/good"}

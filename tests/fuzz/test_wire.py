@@ -20,10 +20,10 @@ from server.inbox import Inbox, Upload
 from server.membership import Membership, RefusedError
 from tests.fuzz.support import fuzz, little_memory, mutated, outcome, seeds
 from tests.support import small_config
+from vfl.datasets.slices import load_data, slice_for
 from vfl.errors import RunFailedError
 from vfl.limits import CLASSES, FEATURES, SAMPLES, SENTENCE_CHARACTERS, plain
-from vfl.network import PROTOCOL_VERSION
-from vfl.slices import load_data, slice_for
+from vfl.net.network import PROTOCOL_VERSION
 from worker.checks import check_parameters, check_round, check_start
 from worker.exchange import ExchangeService
 from worker.rendezvous import Rendezvous

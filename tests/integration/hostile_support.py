@@ -9,7 +9,7 @@ import time
 
 import psutil
 
-from vfl.handshake import PREFACE
+from vfl.net.handshake import PREFACE
 
 DATA, HEADERS = 0, 1
 END_STREAM, END_HEADERS = 1, 4

@@ -11,7 +11,7 @@ import torch
 from protos import coordinator_pb2_grpc
 from protos.codec import Assembler, announce, chunks
 from protos.coordinator_pb2 import JoinRequest, Slice, UploadHeader, UploadPart
-from vfl.network import PROTOCOL_VERSION
+from vfl.net.network import PROTOCOL_VERSION
 
 CONFIG = """
 data: {{name: digits}}

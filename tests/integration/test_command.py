@@ -15,7 +15,7 @@ import pytest
 from tests.integration.command_support import cafe, nothing_left, ours, start, wait_for
 from tests.support import assert_same
 from vfl.cli import main
-from vfl.transcript import Transcript
+from vfl.folder.transcript import Transcript
 
 
 def test_run_scores_the_attack_and_writes_the_folder(config, tmp_path):

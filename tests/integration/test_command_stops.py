@@ -17,8 +17,8 @@ import pytest
 
 from tests.integration.command_support import cafe, long_run, nothing_left, ours, start, wait_for
 from tests.integration.protocol_support import RawCoordinator, RawWorker
+from vfl.folder.transcript import Transcript
 from vfl.forkserver import warm_up
-from vfl.transcript import Transcript
 
 
 def test_ctrl_c_stops_everything_and_keeps_what_is_done(config, tmp_path):
@@ -157,7 +157,7 @@ def test_ctrl_c_while_everything_starts_ends_quietly(config, tmp_path, after):
         assert "Traceback" not in words
     else:  # Python itself was still starting, and ends as Python does: by the signal, or with 1 before `site` is done
         assert process.returncode == -signal.SIGINT or "init_import_site" in words, words
-        assert not re.search(r'vfl/cli.py", line \d+, in main', words)
+        assert not re.search(r'vfl/cli/__init__.py", line \d+, in main', words)
     assert nothing_left(tag)
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from tests.support import assert_same, flat, run_in_one_process, run_in_processes, small_config
+from vfl.datasets.slices import load_data
 from vfl.errors import RunFailedError
-from vfl.launch import run_federation
-from vfl.slices import load_data
+from vfl.local.launch import run_federation
 
 NOISY = {"name": "noise", "scale": 0.5}
 

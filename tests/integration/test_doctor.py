@@ -21,9 +21,9 @@ from protos.doctor_pb2 import Block, CompareRequest, Finding, ReportRequest
 from protos.doctor_pb2_grpc import DoctorStub
 from tests.integration.command_support import CAFE, ENVIRONMENT, cafe, start
 from tests.integration.protocol_support import RawCoordinator, refused
-from vfl.certs import make_certificates
 from vfl.cli import app
 from vfl.config import load_config
+from vfl.datasets.slices import digest, load_data, slice_for
 from vfl.doctor import findings
 from vfl.doctor.findings import Level, Sheet
 from vfl.doctor.listener import Listener
@@ -32,8 +32,8 @@ from vfl.doctor.main import examine_setup
 from vfl.doctor.setup import Setup
 from vfl.errors import UserError
 from vfl.limits import MESSAGE_BYTES
-from vfl.slices import digest, load_data, slice_for
-from vfl.tls import COORDINATOR, load_identity, worker_role
+from vfl.net.certs import make_certificates
+from vfl.net.tls import COORDINATOR, load_identity, worker_role
 
 CONFIG = """
 seed: 1

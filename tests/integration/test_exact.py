@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from vfl.config import load_config
+from vfl.datasets.slices import load_data
 from vfl.errors import UserError
-from vfl.launch import check
-from vfl.slices import load_data
+from vfl.local.launch import check
 
 CONFIG = """
 data: {name: photos, samples: 16, tile: 16}

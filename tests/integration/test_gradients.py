@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.support import assert_close, assert_same, flat, run_in_one_process, run_in_processes, small_config
-from vfl.slices import load_data
+from vfl.datasets.slices import load_data
 
 UNEQUAL = {"workers": 3, "batch_size": 8, "rounds": 4, "slices": ["0:8,0:3", "0:2,3:8", "2:8,3:8"], "label_holder": 2}
 
@@ -62,7 +62,7 @@ def test_training_learns_and_is_evaluated_on_the_test_samples(tmp_path):
         model={"name": "mlp", "hidden": [32]},
         transcript=False,
     )
-    from vfl.launch import run_federation
+    from vfl.local.launch import run_federation
 
     run_federation(config, load_data(config), tmp_path, quiet=True)
     train = json.loads((tmp_path / "summary.json").read_text())["train"]
@@ -77,7 +77,7 @@ def test_frozen_parameters_cross_the_wire_once(tmp_path):
             federation={"rounds": rounds}, transcript=False, data={"name": "digits", "samples": 24, "test_samples": 0}
         )
         run_in_folder = tmp_path / str(rounds)
-        from vfl.launch import run_federation
+        from vfl.local.launch import run_federation
 
         run_federation(config, load_data(config), run_in_folder, quiet=True)
         sizes[rounds] = json.loads((run_in_folder / "summary.json").read_text())["bytes"]

@@ -8,24 +8,24 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from report.main import write_report
 from tests.integration.command_support import cafe, start
 from tests.integration.federation_support import Federation, assert_same_numbers
-from tests.report.made import Page
 from tests.support import assert_close, assert_same, run_in_processes, small_config
-from ui.watch import Watch
-from vfl.certs import make_certificates
+from tests.vfl.report.made import Page
 from vfl.config import load_config
+from vfl.datasets.slices import load_data
 from vfl.doctor.findings import Level
 from vfl.doctor.main import examine_setup
 from vfl.doctor.setup import Setup
-from vfl.launch import run_federation
+from vfl.folder.transcript import Transcript
+from vfl.local.launch import run_federation
 from vfl.models.whole import state_dict, whole_model
+from vfl.net.certs import make_certificates
 from vfl.observation import ModelTensors
 from vfl.referee import score_run
-from vfl.shares import even_runs
-from vfl.slices import load_data
-from vfl.transcript import Transcript
+from vfl.report.main import write_report
+from vfl.topology import even_runs
+from vfl.ui.watch import Watch
 
 
 def horizontal(**changes):

@@ -12,11 +12,11 @@ from tests.integration.command_support import start, wait_for
 from tests.integration.hostile_support import Strangers, connect
 from tests.integration.protocol_support import join_request, refused
 from tests.support import assert_same, run_in_processes
-from vfl.certs import make_certificates
 from vfl.config import load_config
+from vfl.folder.results import load_summary
+from vfl.folder.transcript import Transcript
 from vfl.limits import SPARE_CONNECTIONS
-from vfl.results import load_summary
-from vfl.transcript import Transcript
+from vfl.net.certs import make_certificates
 from worker.rendezvous import Rendezvous
 from worker.serving import WorkerServer
 

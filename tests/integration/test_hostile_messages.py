@@ -19,9 +19,9 @@ from tests.fuzz.support import mutated
 from tests.integration.hostile_support import DATA, PREFACE, connect, frame, headers, message, watched
 from tests.integration.protocol_support import PATIENT, RawCoordinator, RawWorker, finish, join_request, refused
 from tests.support import small_config
-from vfl import pace
 from vfl.limits import SPARE_CONNECTIONS
-from vfl.tls import worker_role
+from vfl.net import pace
+from vfl.net.tls import worker_role
 from worker.exchange import Peer
 from worker.rendezvous import Rendezvous
 from worker.serving import WorkerServer

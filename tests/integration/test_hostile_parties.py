@@ -3,11 +3,11 @@
 import pytest
 
 from tests.integration.hostile_support import rude_party
-from vfl.certs import make_certificates
 from vfl.errors import CafeError, RunFailedError
-from vfl.health import NotServingError, check_serving
-from vfl.network import reach
-from vfl.tls import COORDINATOR, load_identity, worker_role
+from vfl.net.certs import make_certificates
+from vfl.net.health import NotServingError, check_serving
+from vfl.net.network import reach
+from vfl.net.tls import COORDINATOR, load_identity, worker_role
 from worker.exchange import Peer
 from worker.link import Link
 from worker.rendezvous import ExchangeError
@@ -22,7 +22,7 @@ def identity(tmp_path_factory):
 
 @pytest.fixture(params=["is silent", "drips", "raves"])
 def rude(request, monkeypatch):
-    monkeypatch.setattr("vfl.handshake.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("vfl.net.handshake.ANSWER_SECONDS", 0.3)
     monkeypatch.setattr("vfl.limits.LOOK_SECONDS", 0.3)
     with rude_party(request.param) as address:
         yield address

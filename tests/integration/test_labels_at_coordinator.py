@@ -9,12 +9,12 @@ import pytest
 
 from tests.integration.command_support import cafe, nothing_left, start, wait_for
 from tests.support import assert_same, run_in_processes, small_config
-from vfl.certs import make_certificates
 from vfl.config import parse_config
+from vfl.datasets.slices import WorkerData, load_data
 from vfl.errors import UserError
-from vfl.slices import WorkerData, load_data
-from vfl.tls import worker_role
-from vfl.transcript import Transcript
+from vfl.folder.transcript import Transcript
+from vfl.net.certs import make_certificates
+from vfl.net.tls import worker_role
 
 CONFIG = """
 seed: 3

@@ -13,15 +13,15 @@ import pytest
 
 from protos.alignment_pb2 import PassHeader, PassPart
 from protos.alignment_pb2_grpc import AlignmentServicer, add_AlignmentServicer_to_server
+from server.alignment.swaps import Swaps, received
 from server.membership import RefusedError
-from server.swapping import Swaps, received
 from tests.integration.command_support import cafe, start
 from tests.integration.test_labels_at_coordinator import listening
 from vfl.errors import RunFailedError
+from vfl.folder.results import load_summary
 from vfl.limits import PRIVATE_BYTES
-from vfl.network import PROTOCOL_VERSION
-from vfl.results import load_summary
-from worker.intersecting import intersect
+from vfl.net.network import PROTOCOL_VERSION
+from worker.alignment.intersection import intersect
 
 needs_library = pytest.mark.skipif(
     importlib.util.find_spec("private_set_intersection") is None, reason="needs pip install 'cafe-vfl[psi]'"

@@ -17,8 +17,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import vfl
 from tests.integration.command_support import ENVIRONMENT, nothing_left, wait_for
 from vfl.errors import UserError
-from vfl.export import export_csv, export_mlflow
-from vfl.journal import Tail
+from vfl.folder.journal import Tail
+from vfl.report.export import export_csv, export_mlflow
 
 PROJECT = Path(__file__).parents[2]
 NOTEBOOK = PROJECT / "examples" / "notebook.ipynb"

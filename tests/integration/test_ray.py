@@ -15,22 +15,22 @@ import yaml
 
 from attacker.inversion import InversionOptions
 from server.offline import attack_transcript
-from sweep.main import choose_engine, run_sweep
-from sweep.on_ray import run_on_ray
-from sweep.plan import load_plan
-from sweep.progress import Watch
 from tests.attacker.test_inversion import pooled, problem, solve
 from tests.integration.command_support import cafe, nothing_left, start, wait_for
-from tests.sweep.fabricated import BASE, TRAINING, planned, write_sweep
+from tests.vfl.sweep.fabricated import BASE, TRAINING, planned, write_sweep
 from vfl.cluster import check, leave
 from vfl.config import load_config, parse_config
+from vfl.datasets.slices import load_data
 from vfl.errors import UserError
-from vfl.launch import check as check_run
-from vfl.launch import run_federation
+from vfl.folder.results import load_summary
+from vfl.folder.transcript import Transcript
+from vfl.local.launch import check as check_run
+from vfl.local.launch import run_federation
 from vfl.referee import score_run
-from vfl.results import load_summary
-from vfl.slices import load_data
-from vfl.transcript import Transcript
+from vfl.sweep.main import choose_engine, run_sweep
+from vfl.sweep.on_ray import run_on_ray
+from vfl.sweep.plan import load_plan
+from vfl.sweep.progress import Watch
 
 AXES = {
     "attack": {"training": TRAINING, "squares": {"attack": {"name": "least_squares"}, "federation.epochs": 10}},
@@ -87,7 +87,7 @@ def test_a_killed_node_loses_no_cell_and_the_table_is_the_local_one(cluster, tmp
     process = start(
         "sweep", file, "--out", tmp_path / "ray", "--engine", "ray", "--address", cluster.address, tag="ray"
     )
-    _kill_at_work(node, "sweep.guarded", process)
+    _kill_at_work(node, "vfl.cli.guarded", process)
     _, words = process.communicate(timeout=500)
     assert process.returncode == 0, words
     run_sweep(load_plan(file), tmp_path / "local", quiet=True)
@@ -160,7 +160,7 @@ def test_a_sweep_that_is_told_to_stop_ends_its_cells_on_the_cluster(cluster, tmp
         "sweep", file, "--out", tmp_path / "out", "--engine", "ray", "--address", cluster.address, tag="long"
     )
     # SIGTERM, which Ray would answer itself
-    words = _stop_at_work(process, signal.SIGTERM, psutil.Process(cluster.process.pid), "sweep.guarded")
+    words = _stop_at_work(process, signal.SIGTERM, psutil.Process(cluster.process.pid), "vfl.cli.guarded")
     assert "stopped with 0 of 1 cells done" in words
 
 

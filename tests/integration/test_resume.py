@@ -17,10 +17,10 @@ import pytest
 from tests.integration.command_support import cafe, wait_for
 from tests.integration.federation_support import Federation, assert_same_numbers
 from vfl.config import load_config
+from vfl.datasets.slices import load_data
 from vfl.errors import CafeError, RunFailedError, UserError
-from vfl.journal import Tail
-from vfl.launch import run_federation
-from vfl.slices import load_data
+from vfl.folder.journal import Tail
+from vfl.local.launch import run_federation
 
 CONFIG = """
 seed: 3

@@ -11,13 +11,13 @@ import pytest
 
 from tests.integration.command_support import cafe, start
 from vfl.config import load_config
-from vfl.datasets.wording import is_number
+from vfl.datasets.slices import load_data
+from vfl.datasets.tables.wording import is_number
 from vfl.errors import UserError
-from vfl.launch import run_federation
+from vfl.folder.results import load_summary
+from vfl.local.launch import run_federation
 from vfl.referee import score_run
-from vfl.results import load_summary
-from vfl.slices import load_data
-from worker.aligning import hold
+from worker.alignment import hold
 from worker.rounds import WorkerOptions
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.command_support import cafe
 from tests.integration.terminal_support import WIDTH, Terminal
-from vfl.journal import Tail
+from vfl.folder.journal import Tail
 
 CONFIG = """
 seed: 1

@@ -16,13 +16,13 @@ from protos.coordinator_pb2 import Evaluation, Trouble
 from tests.integration.command_support import cafe, start
 from tests.integration.protocol_support import RawCoordinator, RawWorker, finish, join_request, refused
 from tests.support import assert_same, small_config
-from vfl import network
-from vfl.certs import make_certificates
 from vfl.errors import UserError
-from vfl.handshake import meet
-from vfl.network import reach
-from vfl.tls import COORDINATOR, Identity, load_identity, worker_role
-from vfl.transcript import Transcript
+from vfl.folder.transcript import Transcript
+from vfl.net import network
+from vfl.net.certs import make_certificates
+from vfl.net.handshake import meet
+from vfl.net.network import reach
+from vfl.net.tls import COORDINATOR, Identity, load_identity, worker_role
 from worker.exchange import Peer
 from worker.rendezvous import Rendezvous, swap_parts
 from worker.serving import WorkerServer

@@ -6,10 +6,10 @@ import grpc
 import pytest
 
 from protos.alignment_pb2 import AlignHeader, AlignPart, PassPart, PlaceRequest
-from server.aligning import AlignmentService
+from server.alignment import AlignmentService
 from tests.support import small_config
-from vfl.alignment import from_bytes, keyed_hashes, pass_parts
-from vfl.network import PROTOCOL_VERSION
+from vfl.net.alignment import from_bytes, keyed_hashes, pass_parts
+from vfl.net.network import PROTOCOL_VERSION
 
 ALL = keyed_hashes([f"p{number}" for number in range(8)], b"key")
 

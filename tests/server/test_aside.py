@@ -17,13 +17,13 @@ from server.aside import Aside, AttackProcess
 from server.shelf import SLOTS
 from tests.server.slow_attack import described
 from tests.support import run_in_one_process, small_config
-from vfl import tensor_file
-from vfl.direct import write_directly
 from vfl.errors import RunFailedError, UserError
+from vfl.files import tensor_file
+from vfl.files.direct import write_directly
+from vfl.folder.results import Queue
+from vfl.folder.transcript import Transcript, TranscriptWriter
 from vfl.observation import Setting
 from vfl.partition import partition
-from vfl.results import Queue
-from vfl.transcript import Transcript, TranscriptWriter
 
 ROUNDS = 14
 

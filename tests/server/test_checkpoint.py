@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from server.checkpoint import KEPT, Checkpoints, Known, State, checkpoint_name, folder_of, of_record, read_checkpoint
+from server.checkpoint.resume import check_drawn, check_held, find_checkpoint, forget_later
 from server.parameters import Parameters
-from server.resume import check_drawn, check_held, find_checkpoint, forget_later
 from server.schedule import Drawn
 from tests.damage import damages
 from tests.server.test_aside import setting_of
 from tests.support import flat, run_in_one_process, small_config
 from vfl.config import RunConfig
 from vfl.errors import UserError
+from vfl.files.tensor_file import DamagedError
+from vfl.folder.results import Disturbance, Evaluated, Record
+from vfl.folder.transcript import Transcript, TranscriptWriter, round_name
 from vfl.observation import ModelTensors
-from vfl.results import Disturbance, Evaluated, Record
-from vfl.tensor_file import DamagedError
-from vfl.transcript import Transcript, TranscriptWriter, round_name
 
 
 def config_of(**changes) -> RunConfig:

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from bench.one_process import observations
 from server.parameters import Parameters
 from tests.support import flat
 from vfl.config import RateSchedule, TrainingConfig
 from vfl.errors import UserError
+from vfl.local.one_process import observations
 from vfl.models import build_bottom, build_top, output_width
 from vfl.observation import ModelTensors, Setting
 from vfl.partition import partition

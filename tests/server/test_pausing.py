@@ -12,7 +12,7 @@ from server.coordinator import Coordinator
 from server.service import CoordinatorService
 from tests.integration.protocol_support import RawWorker
 from tests.support import small_config
-from vfl.journal import Journal, Tail
+from vfl.folder.journal import Journal, Tail
 
 
 async def paused_for_longer_than_a_round_may_take(out) -> tuple[Coordinator, list[int]]:

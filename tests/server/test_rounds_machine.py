@@ -20,7 +20,7 @@ from server.parameters import Parameters, gradients_of_round
 from server.service import CoordinatorService
 from tests.server.rounds_support import Call, Here, Player, TurnedDownError, assert_equal, request_of, update
 from tests.support import small_config
-from vfl.journal import Journal
+from vfl.folder.journal import Journal
 
 WORKERS, HOLDER, ROUNDS = 3, 0, 4
 FEW = disturbances.MOST_TRIES - 2

@@ -2,8 +2,8 @@
 
 import pytest
 
+from vfl.cli.options import check_address
 from vfl.cluster import check
-from vfl.commands.options import check_address
 from vfl.errors import UserError
 
 STRANGE = ["192.0.2.10:²", "192.0.2.10:７０００", "192.0.2.10:٧٠٠٠", "192.0.2.10:65536", "192.0.2.10:", ":7000"]

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from vfl.alignment import HASH_BYTES, check_ids, common_hashes, from_bytes, keyed_hashes, pieces, rows_of
 from vfl.errors import UserError
+from vfl.net.alignment import HASH_BYTES, check_ids, common_hashes, from_bytes, keyed_hashes, pieces, rows_of
 
 
 def test_common_rows_are_found_whatever_the_order_and_only_with_the_same_key():

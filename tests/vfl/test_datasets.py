@@ -8,11 +8,11 @@ import pytest
 import torch
 from sklearn.datasets import load_digits, load_sample_images
 
-from vfl.catalogue import catalogue
+from vfl.cli.catalogue import catalogue
 from vfl.datasets import Facts, datasets
 from vfl.datasets.bundled import photographs
 from vfl.errors import UserError
-from vfl.pictures import put_together
+from vfl.referee.pictures import put_together
 from vfl.registry import PluginSection
 
 

@@ -7,9 +7,9 @@ import stat
 import pytest
 import torch
 
-from vfl import direct
-from vfl.direct import BLOCK, STAGE, write_directly
-from vfl.tensor_file import read_tensors, write_tensors
+from vfl.files import direct
+from vfl.files.direct import BLOCK, STAGE, write_directly
+from vfl.files.tensor_file import read_tensors, write_tensors
 
 
 @pytest.fixture

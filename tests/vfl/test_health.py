@@ -7,9 +7,9 @@ import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from tests.integration.command_support import cafe
-from vfl.certs import make_certificates
-from vfl.health import NotServingError, check_serving
-from vfl.tls import COORDINATOR, load_identity, worker_role
+from vfl.net.certs import make_certificates
+from vfl.net.health import NotServingError, check_serving
+from vfl.net.tls import COORDINATOR, load_identity, worker_role
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from vfl import journal as module
-from vfl.journal import NAME, Journal, Tail
-from vfl.results import clear_run
+from vfl.folder import journal as module
+from vfl.folder.journal import NAME, Journal, Tail
+from vfl.folder.results import clear_run
 
 NO_TRAFFIC = dict
 

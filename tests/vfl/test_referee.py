@@ -3,10 +3,10 @@ import pytest
 import torch
 
 from vfl.config import parse_config
-from vfl.metrics import exact_rows, psnr, r2, ssim
+from vfl.datasets.slices import load_data
+from vfl.folder.results import save_arrays, save_summary
+from vfl.maths.metrics import exact_rows, psnr, r2, ssim
 from vfl.referee import best_order, score_images, score_run, score_table
-from vfl.results import save_arrays, save_summary
-from vfl.slices import load_data
 
 
 def test_psnr_is_the_closed_form_clipped_and_capped():

@@ -6,7 +6,7 @@ import pytest
 from pydantic import field_validator
 
 from attacker.interface import AttackPlugin, attacks
-from vfl.catalogue import catalogue
+from vfl.cli.catalogue import catalogue
 from vfl.errors import RunFailedError, UserError
 from vfl.models import models
 from vfl.registry import Plugin, PluginSection

@@ -2,10 +2,10 @@
 
 import torch
 
+from vfl.folder.results import Evaluated, Record, clear_run, write_model
 from vfl.models.whole import state_dict, whole_model
 from vfl.observation import ModelTensors
 from vfl.registry import PluginSection
-from vfl.results import Evaluated, Record, clear_run, write_model
 
 SHAPES = [(1, 8, 8), (1, 8, 6)]
 

@@ -6,7 +6,7 @@ import torch
 
 from vfl.datasets import Data
 from vfl.datasets.encoding import Values, encode_all, fit
-from vfl.rows import score_columns, write_rows
+from vfl.referee.rows import score_columns, write_rows
 
 
 def table(**values: Values) -> Data:

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from server.schedule import batches_of
 from tests.support import small_config
 from vfl.config import parse_config
+from vfl.datasets.slices import WorkerData, load_data, slice_for, write_slices
 from vfl.errors import UserError
 from vfl.observation import ModelTensors, Setting, averaged
 from vfl.partition import Box
-from vfl.shares import even_runs, joint_indices, own_rows, sample_runs
-from vfl.slices import WorkerData, load_data, slice_for, write_slices
+from vfl.topology import even_runs, joint_indices, own_rows, sample_runs
 
 
 @settings(deadline=None)

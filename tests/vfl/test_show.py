@@ -1,6 +1,6 @@
 """A run's result on the terminal."""
 
-from vfl.show import show_summary
+from vfl.folder.show import show_summary
 
 SUMMARY = {
     "workers": 2,

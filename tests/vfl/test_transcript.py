@@ -9,8 +9,8 @@ from tests.damage import damages
 from tests.server.test_aside import setting_of
 from tests.support import assert_same, run_in_one_process, small_config
 from vfl.errors import UserError
-from vfl.tensor_file import DamagedError
-from vfl.transcript import Transcript, TranscriptWriter, forget_after, parameters_name, round_name
+from vfl.files.tensor_file import DamagedError
+from vfl.folder.transcript import Transcript, TranscriptWriter, forget_after, parameters_name, round_name
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from protos.coordinator_pb2 import End, Order, Purpose, Round, Start, TroubleRec
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.coordinator_pb2_grpc import CoordinatorServicer, add_CoordinatorServicer_to_server
 from server.parameters import Parameters
+from vfl.datasets.slices import boxes_of, load_data, slice_for
 from vfl.observation import Setting
-from vfl.shares import sample_runs
-from vfl.slices import boxes_of, load_data, slice_for
+from vfl.topology import sample_runs
 from worker.main import work
 from worker.rounds import WorkerOptions
 

@@ -16,7 +16,7 @@ from protos.wire import ChunkView
 from tests.support import small_config
 from vfl import limits
 from vfl.errors import RunFailedError
-from vfl.tls import worker_role
+from vfl.net.tls import worker_role
 from worker.exchange import Peer
 from worker.link import Link, LinkLostError
 from worker.rendezvous import Rendezvous, swap_parts

@@ -16,7 +16,7 @@ from protos.tensors_pb2 import Chunk
 from tests.support import small_config
 from tests.worker.played_coordinator import Played
 from vfl.errors import RunFailedError
-from vfl.tls import worker_role
+from vfl.net.tls import worker_role
 from worker import joining, rounds
 from worker.exchange import Peer
 from worker.rendezvous import Rendezvous

@@ -6,10 +6,10 @@ from pydantic import Field, model_validator
 
 from vfl.datasets import Data, Facts, datasets
 from vfl.datasets.npz import Npz
-from vfl.datasets.table_file import TableFile
-from vfl.datasets.table_formats import NpzFile
 from vfl.datasets.tables import TableSet
-from vfl.datasets.wording import Name
+from vfl.datasets.tables.file import TableFile
+from vfl.datasets.tables.formats import NpzFile
+from vfl.datasets.tables.wording import Name
 
 
 @datasets.register("npz")

@@ -11,11 +11,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vfl.archive import ArchiveError, read_archive, read_shapes
 from vfl.datasets import Data, DataSet, Facts, data_path
 from vfl.datasets.encoding import LONGEST, Values, as_words, encode_all, fit, too_long
-from vfl.datasets.wording import Name, normal
+from vfl.datasets.tables.wording import Name, normal
 from vfl.errors import UserError
+from vfl.files.archive import ArchiveError, read_archive, read_shapes
 from vfl.limits import CLASSES, plain
 from vfl.partition import Shape
 

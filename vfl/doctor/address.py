@@ -13,10 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from vfl.doctor.findings import Sheet
 from vfl.errors import CafeError
-from vfl.handshake import PREFACE, RETRY_SECONDS
 from vfl.limits import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, PROOF_SECONDS
-from vfl.network import reach, sentence
-from vfl.tls import Identity, Role, is_loopback
+from vfl.net.handshake import PREFACE, RETRY_SECONDS
+from vfl.net.network import reach, sentence
+from vfl.net.tls import Identity, Role, is_loopback
 
 _SETTINGS = 4
 """The type of the frame with which HTTP/2 answers a preface, the fourth byte of what comes."""

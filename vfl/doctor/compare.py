@@ -14,8 +14,8 @@ from vfl.config import RunConfig
 from vfl.doctor.facts import Clock, describe
 from vfl.doctor.findings import Finding, Sheet
 from vfl.limits import CALL_SECONDS, ECHO_SECONDS, MESSAGE_BYTES, plain
-from vfl.network import sentence
-from vfl.tls import Identity, file_problem, read_certificate
+from vfl.net.network import sentence
+from vfl.net.tls import Identity, file_problem, read_certificate
 
 SKEW_SECONDS = 5.0
 """Clocks that differ by more are warned of: logs of two machines are then hard to put side by side."""

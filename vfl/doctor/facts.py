@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from protos.doctor_pb2 import Party
 from vfl.config import RunConfig
-from vfl.network import PROTOCOL_VERSION
-from vfl.versions import versions as installed
+from vfl.folder.versions import versions as installed
+from vfl.net.network import PROTOCOL_VERSION
 
 Clock = Callable[[], float]
 """Seconds since 1970, as `time.time` has them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from cryptography import x509
 
 from vfl.doctor.findings import Sheet
-from vfl.tls import Identity, Role, is_loopback, load_identity, read_certificate
+from vfl.net.tls import Identity, Role, is_loopback, load_identity, read_certificate
 from worker.main import EVERYWHERE
 
 SOON_DAYS = 14

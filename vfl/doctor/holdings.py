@@ -10,14 +10,14 @@ from rich.filesize import decimal
 
 from server.membership import Member
 from vfl.config import RunConfig
+from vfl.datasets.slices import WorkerData, load_data, slice_for
 from vfl.doctor.findings import Sheet
 from vfl.errors import UserError
 from vfl.limits import RESERVE_BYTES
 from vfl.models import build_bottom
 from vfl.models.whole import whole_model
 from vfl.partition import Box, partition
-from vfl.slices import WorkerData, load_data, slice_for
-from worker.aligning import SUFFIXES, table_size
+from worker.alignment import SUFFIXES, table_size
 
 MODEL_COPIES = 7
 """How often a model is held: parameters, what observers see, Adam's two, gradients of two rounds, one to spare."""

@@ -16,8 +16,8 @@ from vfl.config import RunConfig
 from vfl.doctor.facts import Clock, describe
 from vfl.doctor.findings import Finding, Level
 from vfl.limits import FINDINGS, NAME_CHARACTERS, plain
-from vfl.network import OPTIONS, add_health, add_port, statuses
-from vfl.tls import Identity, ImpostorError, Role, check_caller
+from vfl.net.network import OPTIONS, add_health, add_port, statuses
+from vfl.net.tls import Identity, ImpostorError, Role, check_caller
 
 SERVICE: str = doctor_pb2.DESCRIPTOR.services_by_name["Doctor"].full_name
 

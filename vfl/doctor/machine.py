@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vfl.datasets import datasets
+from vfl.device import resolve_device
 from vfl.doctor.findings import Sheet
 from vfl.errors import UserError
-from vfl.network import resolve_device
+from vfl.folder.versions import versions
 from vfl.plan.machine import this_machine
-from vfl.versions import versions
 
 MEMORY, DISK = 3e9, 1e9
 """What `make demo` needs of each, generously."""

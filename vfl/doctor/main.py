@@ -3,6 +3,7 @@
 import sys
 
 from attacker.interface import attacks
+from vfl.device import resolve_device
 from vfl.doctor.files import check_files
 from vfl.doctor.findings import Finding, Level, Sheet
 from vfl.doctor.holdings import check_bottom, check_disk, check_slice, check_whole
@@ -10,8 +11,7 @@ from vfl.doctor.listener import Listener
 from vfl.doctor.setup import Setup
 from vfl.doctor.visits import Visits
 from vfl.models import models
-from vfl.network import resolve_device
-from vfl.tls import Identity, identity_for, is_loopback, worker_role
+from vfl.net.tls import Identity, identity_for, is_loopback, worker_role
 from worker.defences import Chain
 from worker.main import EVERYWHERE, defence_plan, join_request
 from worker.rounds import WorkerOptions

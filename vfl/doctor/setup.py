@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vfl.config import RunConfig
 from vfl.doctor.facts import Clock
-from vfl.tls import Role
+from vfl.net.tls import Role
 
 
 @dataclass(frozen=True)

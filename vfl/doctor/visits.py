@@ -11,8 +11,8 @@ from vfl.doctor.compare import Caller
 from vfl.doctor.findings import Finding, Level, Sheet
 from vfl.doctor.listener import SERVICE
 from vfl.doctor.setup import Setup
-from vfl.network import sentence
-from vfl.tls import COORDINATOR, Identity, refuse_plain, worker_role
+from vfl.net.network import sentence
+from vfl.net.tls import COORDINATOR, Identity, refuse_plain, worker_role
 
 RUNNING: str = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name
 

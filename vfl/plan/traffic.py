@@ -18,7 +18,7 @@ from server.rates import learning_rate
 from server.schedule import batches
 from vfl.config import RunConfig
 from vfl.limits import CHUNK_BYTES
-from vfl.network import PROTOCOL_VERSION
+from vfl.net.network import PROTOCOL_VERSION
 from vfl.observation import Setting
 
 SESSION, RUN_ID = "0" * 32, "0" * 16

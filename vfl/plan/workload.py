@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from attacker.exact.choice import Choice
 from vfl.config import RunConfig
 from vfl.datasets import Facts
+from vfl.datasets.slices import boxes_of, check_facts, data_facts
 from vfl.errors import UserError
 from vfl.models.layers import representation
 from vfl.models.modes import evaluating
@@ -20,7 +21,6 @@ from vfl.observation import BOTTOM, TOP, Setting, with_prefix
 from vfl.partition import Shape
 from vfl.plan.attack import Needs, needs_of
 from vfl.plan.traffic import Traffic, count_traffic
-from vfl.slices import boxes_of, check_facts, data_facts
 
 FLOAT = 4
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vfl.errors import RunFailedError
-from vfl.kinds import Kind, kind_of, told
+from vfl.maths.kinds import Kind, kind_of, told
 from vfl.observation import Tensors
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacker.exact.factors import Factors
 from attacker.exact.moving.trail import Trail
+from attacker.exact.steps12.factors import Factors
 
 OUTLIER = 3.0
 """A round whose distance is so many times the median, and `FAR`, has no part of the sample: its v was zero there."""

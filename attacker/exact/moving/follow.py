@@ -9,19 +9,19 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from attacker.exact.factors import Factors
 from attacker.exact.moving.correct import Meetings, Where, moved, outside, unmoved
 from attacker.exact.moving.lengths import misfit, take_apart
 from attacker.exact.moving.match import Unsettled, match, rounds_to_match
 from attacker.exact.moving.trail import Trail
-from attacker.exact.threads import one_thread
+from attacker.exact.steps12.factors import Factors
+from attacker.exact.steps12.threads import one_thread
 from attacker.inversion import InversionOptions
 from attacker.inversion.attempt import Chunk, Problem
 from attacker.inversion.invert import chunk_size
 from attacker.inversion.parallel import Tick, in_order, in_parallel
 from attacker.inversion.spread import spread
 from attacker.inversion.values import in_levels
-from vfl.network import resolve_device
+from vfl.device import resolve_device
 
 T = TypeVar("T")
 

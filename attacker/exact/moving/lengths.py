@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from attacker.exact.certificate import UNSURE
-from attacker.exact.factors import Factors
 from attacker.exact.moving.correct import outside
+from attacker.exact.steps12.factors import Factors
 
 OUTSIDE = 0.5
 """A direction with a larger share outside of the round's space has no part in it."""

@@ -5,20 +5,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attacker.exact.cells import Cell, cells_of
 from attacker.exact.certificate import UNSURE
 from attacker.exact.choice import LEAST, Choice
-from attacker.exact.factors import Factors
-from attacker.exact.known_labels import NOTE
-from attacker.exact.labels import join_workers
 from attacker.exact.moving.correct import Where
 from attacker.exact.moving.follow import Followed, Follower
 from attacker.exact.moving.lengths import take_apart
 from attacker.exact.moving.trail import Trails
-from attacker.exact.solve import Solved
-from attacker.exact.tails import bypassed
-from attacker.exact.threads import one_thread
+from attacker.exact.steps12.cells import Cell, cells_of
+from attacker.exact.steps12.factors import Factors
+from attacker.exact.steps12.solve import Solved
+from attacker.exact.steps12.threads import one_thread
 from attacker.exact.unfinished import unfinished
+from attacker.exact.workers.known_labels import NOTE
+from attacker.exact.workers.labels import join_workers
+from attacker.exact.workers.tails import bypassed
 from attacker.interface import Progress, Recovery, share
 from attacker.inversion import InversionOptions
 from vfl.errors import UserError

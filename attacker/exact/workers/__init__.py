@@ -1,0 +1,1 @@
+"""All workers together: whose candidates belong to one sample, and its label."""

@@ -1,0 +1,196 @@
+"""A run between two rounds, on disk: all that the coordinator needs to go on as if nothing had happened.
+
+One safetensors file a checkpoint: parameters and the optimiser's state as tensors, the rest as JSON in the header, a
+checksum over all of it. What an attack has seen is not in it: it is shown the transcript's rounds again.
+"""
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from torch import Tensor
+
+from server.membership import Member
+from vfl.config import RunConfig
+from vfl.files import PRIVATE
+from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
+from vfl.folder.results import Disturbance, Evaluated, Record, write_atomically
+from vfl.observation import Setting
+from vfl.partition import Box
+
+FORMAT: Final = 1
+KEPT = 2
+"""How many checkpoints of a run there are at a time: the last, and the one before, should the last be damaged."""
+
+
+class Known(BaseModel):
+    """What the workers said of their data when they joined: with the config it makes a run's setting."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    boxes: tuple[Box, ...]
+    classes: int
+    samples: int
+    shares: tuple[int, ...]
+    tested: bool
+    """Whether anybody holds test samples."""
+
+    @classmethod
+    def of(cls, setting: Setting, members: Sequence[Member]) -> "Known":
+        """Return what is known of a run that is about to begin."""
+        tested = any(member.test_samples for member in members)
+        about = {"classes": setting.classes, "samples": setting.samples, "shares": setting.shares}
+        return cls(boxes=setting.boxes, tested=tested, **about)
+
+
+class State(BaseModel):
+    """What a checkpoint says besides its tensors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: Literal[1] = FORMAT
+    config: dict[str, Any]
+    held: tuple[str, ...]
+    """What each worker held when the run began, as a digest."""
+    known: Known | None = None
+    """None in checkpoints of earlier releases."""
+    generations: dict[int, int]
+    """How often each worker had come back."""
+    rounds: PositiveInt
+    version: PositiveInt
+    """Of the parameters."""
+    drawn: str
+    """A digest of the batches so far: they are drawn again, and must be the same."""
+    at: float
+    """When the checkpoint was made, in seconds since 1970."""
+    seconds: float
+    """How long the run had taken until then, from its start, and from its first round on (`federation`)."""
+    federation: float
+    losses: list[float]
+    rates: list[float]
+    evaluations: list[Evaluated]
+    ends: list[float]
+    """When each round ended, in seconds from the start."""
+    memory: list[int]
+    withheld: dict[int, int]
+    disturbances: list[Disturbance]
+    bytes_up: dict[int, int]
+    bytes_down: dict[int, int]
+    """By worker."""
+    bytes_peer: int
+    bytes_raw: int
+
+    @property
+    def traffic(self) -> tuple[Counter[int], Counter[int]]:
+        """Return the bytes up and down, by worker."""
+        return Counter(self.bytes_up), Counter(self.bytes_down)
+
+    def setting(self, config: RunConfig, labels: tuple[int, ...] | None) -> Setting | None:
+        """Return the run's setting, with the labels if the coordinator has them; None where it is not known."""
+        known = self.known
+        if known is None:
+            return None
+        return Setting.of(config, known.boxes, known.classes, known.samples, known.shares, labels)
+
+    def record(self) -> Record:
+        """Return the record of a run that goes on from here."""
+        began = time.monotonic() - self.seconds
+        return Record(
+            rounds=self.rounds,
+            seconds=self.federation,
+            began=began,
+            losses=[*self.losses],
+            rates=[*self.rates],
+            evaluations=[*self.evaluations],
+            ends=[began + end for end in self.ends],
+            memory=[*self.memory],
+            withheld={**self.withheld},
+            disturbances=[*self.disturbances],
+            bytes_peer=self.bytes_peer,
+            bytes_raw=self.bytes_raw,
+        )
+
+
+def of_record(record: Record) -> dict[str, Any]:
+    """Return the part of a state that the record has, up to its last whole round."""
+    rounds = record.rounds
+    return {
+        "rounds": rounds,
+        "at": time.time(),
+        "seconds": time.monotonic() - record.began,
+        "losses": record.losses[:rounds],  # a round that was cut off may have left its loss
+        "rates": record.rates,
+        "evaluations": record.evaluations,
+        "ends": [end - record.began for end in record.ends],
+        "memory": record.memory,
+        "withheld": {worker: number for worker, number in record.withheld.items() if number <= rounds},
+        "disturbances": record.disturbances,
+        "bytes_raw": record.bytes_raw,
+    }
+
+
+class Checkpoints:
+    """The checkpoints in a run's folder."""
+
+    def __init__(self, out: Path, config: RunConfig, last: int = 0) -> None:
+        """Begin after so many rounds, of which there is a checkpoint if there are any."""
+        self._folder = folder_of(out)
+        self._every = config.federation.checkpoint_every
+        self.last = last
+        self._evaluations = 0
+        self.before: Callable[[], None] = lambda: None
+        """Sees to it that what a checkpoint rests on is on the disk: the transcript's rounds."""
+
+    def due(self, number: int) -> bool:
+        """Tell whether there is to be a checkpoint after a round."""
+        return self._every is not None and number % self._every == 0
+
+    def wanted(self, record: Record) -> bool:
+        """Tell whether there is to be one after a round that may be the last, and there is none yet with all of it."""
+        there_is = (self.last, self._evaluations)
+        return self._every is not None and bool(record.rounds) and (record.rounds, len(record.evaluations)) > there_is
+
+    def write(self, state: State, tensors: Mapping[str, Tensor]) -> None:
+        """Write a checkpoint, and remove those that it makes superfluous."""
+        path = self._folder / checkpoint_name(state.rounds)
+        self.before()
+        about = {"state": json.dumps(state.model_dump(mode="json"), allow_nan=False)}
+        write_atomically(path, lambda partial: write_tensors(partial, tensors, about, checked=True), mode=PRIVATE)
+        self.last, self._evaluations = state.rounds, len(state.evaluations)
+        for superfluous in checkpoints_in(self._folder)[KEPT:]:
+            superfluous.unlink()
+
+
+def folder_of(out: Path) -> Path:
+    """Return where the checkpoints of a run's folder are."""
+    return out / "checkpoints"
+
+
+def checkpoint_name(rounds: int) -> str:
+    """Return what the checkpoint after so many rounds is called."""
+    return f"checkpoint-{rounds:07d}.safetensors"
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Return the checkpoints, the latest first."""
+    return sorted(folder.glob("checkpoint-*.safetensors"), reverse=True)
+
+
+def holding(member: Member) -> str:
+    """Return what tells whether a worker holds what it held before: a digest of what it says of its data."""
+    says = (member.box, member.samples, member.test_samples, member.ids_digest, member.classes)
+    return hashlib.sha256(repr(says).encode()).hexdigest()
+
+
+def read_checkpoint(path: Path) -> tuple[State, dict[str, Tensor]]:
+    """Return what a checkpoint holds, or raise DamagedError."""
+    tensors, about = read_tensors(path, checked=True)
+    try:
+        return State.model_validate(json.loads(about["state"])), tensors
+    except (KeyError, ValueError, RecursionError, ValidationError):
+        raise DamagedError(f"{path} is not a checkpoint of format {FORMAT}, which this release reads") from None

@@ -1,0 +1,193 @@
+"""Where a run that was cut off goes on: the last checkpoint that is whole, and fits the config and the transcript."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from server.checkpoint import State, checkpoint_name, checkpoints_in, folder_of, read_checkpoint
+from server.schedule import Drawn
+from server.watching import Observer
+from vfl.config import RunConfig
+from vfl.errors import InterruptedRunError, UserError
+from vfl.files.tensor_file import DamagedError
+from vfl.folder.transcript import Transcript, TranscriptWriter, forget_after
+
+_MAY_DIFFER = "_timeout"
+"""How long anybody waits changes no number."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a run goes on from."""
+
+    state: State
+    tensors: dict[str, Tensor]
+    transcript: Path | None
+    """The rounds up to here, if they were kept."""
+    redone: int | None
+    """Rounds that were done after this state and are to be done again, where that is known."""
+
+
+def look_ahead(out: Path, config: RunConfig) -> State:
+    """Return the last state that can be read; whether the rounds before it are whole takes longer to find out."""
+    problems: list[str] = []
+    for state, _ in _good(folder_of(out), config, problems):
+        return state
+    raise _nothing_left(problems)
+
+
+def find_checkpoint(
+    out: Path,
+    config: RunConfig,
+    say: Callable[[str], None],
+    labels: tuple[int, ...] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Resumed:
+    """Return the last good state of the run in a folder; what is wrong with later ones is said."""
+    transcript = out / "transcript" if config.records else None
+    problems: list[str] = []
+    good: list[tuple[State, dict[str, Tensor]]] = []
+    """With nothing wrong but the rounds before them."""
+    for state, tensors in _good(folder_of(out), config, problems):
+        try:
+            recorded = None if transcript is None else _check(transcript, config, state, labels, problems, stopped)
+        except DamagedError as error:
+            problems.append(str(error))
+            good.append((state, tensors))
+            continue
+        redone = None if recorded is None else recorded.rounds - state.rounds
+        return _going_on(Resumed(state, tensors, transcript, redone), problems, say)
+    if not good:
+        raise _nothing_left(problems)
+    state, tensors = good[0]
+    if config.attack.name == "none":  # nobody has to see those rounds again
+        return _going_on(Resumed(state, tensors, transcript, None), problems, say)
+    raise UserError(
+        f"--resume: {_in_one(problems)}; the attack would have to see those rounds again. The checkpoint of round "
+        f"{state.rounds} is good: with --set 'attack={{name: none}}' training goes on from there, without the attack"
+    )
+
+
+def _good(folder: Path, config: RunConfig, problems: list[str]) -> Iterator[tuple[State, dict[str, Tensor]]]:
+    """Yield the checkpoints that can be read and fit the config, the latest first."""
+    found = checkpoints_in(folder)
+    if not found:
+        raise UserError(
+            f"--resume: there is no checkpoint in {folder}: start without --resume (federation.checkpoint_every says "
+            f"how often one is made)"
+        )
+    for path in found:
+        try:
+            state, tensors = read_checkpoint(path)
+        except DamagedError as error:
+            problems.append(str(error))
+            continue
+        _compare(config, state, path)
+        yield state, tensors
+
+
+def _nothing_left(problems: list[str]) -> UserError:
+    return UserError(f"--resume: {_in_one(problems)}; nothing good is left: start without --resume")
+
+
+def _in_one(problems: list[str]) -> str:
+    return "; ".join(dict.fromkeys(problems))
+
+
+def _going_on(resumed: Resumed, problems: list[str], say: Callable[[str], None]) -> Resumed:
+    for problem in dict.fromkeys(problems):
+        say(problem)
+    say(f"going on from the checkpoint of round {resumed.state.rounds}")
+    return resumed
+
+
+def forget_later(out: Path, resumed: Resumed) -> None:
+    """Remove what was written after the state that a run goes on from."""
+    folder = folder_of(out)
+    last = checkpoint_name(resumed.state.rounds)
+    for path in (*(path for path in checkpoints_in(folder) if path.name > last), *folder.glob("*.partial")):
+        path.unlink()
+    if resumed.transcript is not None:
+        forget_after(resumed.transcript, resumed.state.rounds)
+
+
+def check_held(resumed: Resumed, held: Sequence[str]) -> None:
+    """See that the workers hold what they held when the run began."""
+    for worker, (now, then) in enumerate(zip_longest(held, resumed.state.held)):
+        if now != then:
+            raise UserError(
+                f"worker {worker} does not hold what it held when the run began "
+                f"(samples, their ids, its slice, or the classes): start it with the same data"
+            )
+
+
+def check_drawn(resumed: Resumed, drawn: Drawn) -> None:
+    """See that the batches are drawn as they were."""
+    if str(drawn) != resumed.state.drawn:
+        raise UserError(
+            f"--resume: the batches of the first {resumed.state.rounds} rounds come out otherwise than when the "
+            f"checkpoint was made: is it the same release of torch?"
+        )
+
+
+def show_again(resumed: Resumed, observer: Observer) -> None:
+    """Show an attack the rounds that it had seen; from the same rounds it comes to the same numbers."""
+    if resumed.transcript is not None:
+        for observation in Transcript(resumed.transcript):
+            if observation.shown:
+                observer(observation)
+
+
+def _compare(config: RunConfig, state: State, path: Path) -> None:
+    here = _flat(json.loads(config.model_dump_json()))
+    there = _flat(state.config)
+    # Whoever looks at the rounds changes none of them; an attack that begins in the middle has not seen those before.
+    without_attack = config.attack.name == "none"
+    for key in sorted({*here, *there}):
+        may_differ = key.endswith(_MAY_DIFFER) or (without_attack and key.startswith("attack."))
+        if here.get(key) != there.get(key) and not may_differ:
+            raise UserError(
+                f"--resume: {key} is {json.dumps(here.get(key))} in the config and was {json.dumps(there.get(key))} "
+                f"when {path} was made: take the config of then, or start without --resume"
+            )
+
+
+def _flat(tree: Any, at: str = "") -> dict[str, Any]:
+    """Return a config's values by their dotted keys."""
+    if not isinstance(tree, dict) or not tree:
+        return {at: tree}
+    flat: dict[str, Any] = {}
+    for name, child in tree.items():
+        flat |= _flat(child, f"{at}.{name}" if at else name)
+    return flat
+
+
+def _check(
+    folder: Path,
+    config: RunConfig,
+    state: State,
+    labels: tuple[int, ...] | None,
+    problems: list[str],
+    stopped: Callable[[], bool],
+) -> Transcript:
+    """Return a transcript whose first rounds are as they were written."""
+    try:
+        recorded = Transcript(folder)
+    except UserError as error:
+        setting = state.setting(config, labels)
+        if setting is None:
+            raise DamagedError(str(error)) from None
+        problems.append(f"{error}; the checkpoint has what it said, and it is written anew")
+        TranscriptWriter(folder, config, setting)
+        recorded = Transcript(folder)
+    if recorded.rounds < state.rounds:
+        raise DamagedError(f"{folder} has {recorded.rounds} rounds of the {state.rounds} that were done by then")
+    for _ in islice(recorded, state.rounds):  # each is checked as it is read
+        if stopped():
+            raise InterruptedRunError("stopped before the end")
+    return recorded

@@ -1,0 +1,275 @@
+"""The experiments of the paper: every smoke sweep runs, every size can start, the page is what the command writes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.integration.command_support import cafe
+from vfl.datasets.slices import load_data
+from vfl.errors import UserError
+from vfl.local.launch import run_federation
+from vfl.referee import score_run
+from vfl.sweep.cell import finished
+from vfl.sweep.plan import load_plan
+from vfl.sweep.results.kept import keep_results
+from vfl.sweep.results.page import draw_curves, page_text, write_page
+from vfl.sweep.results.table import pivot
+from vfl.sweep.results.write import write_results
+
+EXPERIMENTS = Path("experiments/paper")
+FILES = sorted(EXPERIMENTS.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_smoke_sweep_runs(file, tmp_path):
+    """Every cell as a federation in processes; `tests/vfl/sweep/test_sweep.py` has the command that starts them."""
+    plan = load_plan(file, size="smoke")
+    rows = {}
+    for cell in plan.cells:
+        folder = tmp_path / "cells" / cell.folder
+        data = load_data(cell.config)
+        run_federation(cell.config, data, folder, quiet=True)
+        score_run(folder, cell.config, data)
+        rows[cell.name] = finished(cell.config, folder)
+    assert all(row is not None and row.complete for row in rows.values()), rows
+    write_results(tmp_path, plan, rows)
+    table = pivot(plan, rows)
+    assert all(entry.value is not None for line in table.lines for entry in line.entries if entry.state != "skipped")
+    assert {cell.config.attack.name for cell in plan.cells} > {"cafe"} or file.stem == "table11"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("size", ["small", "paper"])
+def test_every_size_makes_whole_configs_with_exact_beside_the_papers_methods(file, size):
+    plan = load_plan(file, size=size)
+    assert "exact" in {cell.config.attack.name for cell in plan.cells}
+    table = pivot(plan, {})
+    printed = plan.paper.numbers
+    if size == "paper":
+        assert set(printed) <= {line.name for line in table.lines}
+        assert {column for row in printed.values() for column in row} <= set(table.columns)
+
+
+def test_the_page_in_the_repository_is_what_the_command_writes():
+    page = Path("RESULTS.md")
+    assert page_text(EXPERIMENTS, Path("experiments/results"), page) == page.read_text()
+
+
+def test_every_number_that_is_transcribed_is_on_the_page():
+    page = Path("RESULTS.md").read_text()
+    for file in FILES:
+        plan = load_plan(file, size="paper")
+        section = page.partition(f"## {plan.paper.table}: ")[2].partition("**Size `small`**")[0]
+        for row, columns in plan.paper.numbers.items():
+            (line,) = [line for line in section.splitlines() if line.startswith(f"| {row} |")]
+            for column in columns:
+                for value in plan.paper.printed(row, column, plan.table.value).values():
+                    assert f"({value:g})" in line, (file, row, column)
+
+
+def test_the_page_has_the_papers_order():
+    heads = [line.removeprefix("## ").partition(":")[0] for line in Path("RESULTS.md").read_text().splitlines()]
+    tables = [f"Table {number}" for number in (2, 3, 4, 5, 6, 7, 8, 10, 11)]
+    order = [*tables, "Figures 6 and 7", "Yale faces", "Learning rates"]
+    assert [head for head in heads if head in order] == order
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """An experiment of two cells, swept by hand: one of them is done."""
+    files, swept = tmp_path / "files", tmp_path / "swept"
+    files.mkdir()
+    swept.mkdir()
+    tree = {
+        "base": {
+            "data": {"name": "digits"},
+            "federation": {"workers": 2, "batch_size": 5, "epochs": 2},
+            "model": {"name": "mlp"},
+        },
+        "axes": {"attacker": {"CAFE": {}, "exact": {"attack": {"name": "exact"}}}, "data": {"digits": {}}},
+        "paper": {"table": "Table 99", "title": "Of everything", "numbers": {"CAFE": {"digits": 31.5}}},
+        "sizes": {"paper": {}, "small": {"base": {"seed": 4}, "note": "Small."}},
+    }
+    (files / "table99.yaml").write_text(json.dumps(tree))
+    plan = load_plan(files / "table99.yaml", size="small")
+    row = {"cell": "exact, digits", "error": "", "attack.used": [], "attack.psnr_mean": 77.7}
+    row["config"] = plan.cells[1].config.model_dump(mode="json")
+    versions = {"cafe-vfl": "1", "torch": "2", "python": "3"}
+    machine = {"cores": 8, "processor": "abacus"}
+    swept_tree = {"sweep": "table99-small", "versions": versions, "machine": machine, "rows": [row], "pivot": {}}
+    (swept / "results.json").write_text(json.dumps(swept_tree))
+    return files, swept, tmp_path / "kept"
+
+
+def page_of(files, folder):
+    write_page(files, folder, folder / "page.md")
+    return (folder / "page.md").read_text()
+
+
+def change(folder, name, edit):
+    """Read a JSON file, let it be edited, and write it back."""
+    tree = json.loads((folder / name).read_text())
+    edit(tree)
+    (folder / name).write_text(json.dumps(tree))
+
+
+def test_the_page_has_our_number_the_papers_and_what_was_not_run(kept):
+    files, swept, folder = kept
+    keep_results(swept, files, folder)
+    page = page_of(files, folder)
+    assert "## Table 99: Of everything" in page
+    assert "| CAFE | not run (31.5) |" in page
+    assert "| exact | 77.7 |" in page
+    assert "1 of 2 cells run; cafe-vfl 1, torch 2, Python 3, 8 cores (abacus)." in page
+    grid = "| attacker | digits |\n| --- | ---: |\n| CAFE | not run (31.5) |\n| exact | not run |"
+    assert f"--size paper`).\n\n{grid}\n\nPSNR, mean (dB); 0 of 2 cells run.\n" in page
+
+
+def test_results_of_another_day_are_kept_beside_those_before(kept):
+    files, swept, folder = kept
+    keep_results(swept, files, folder)
+    config = load_plan(files / "table99.yaml", size="small").cells[0].config.model_dump(mode="json")
+    later = {"cell": "CAFE, digits", "attack.psnr_mean": 22.2, "config": config}
+    change(swept, "results.json", lambda tree: tree["rows"][0].update(later))
+    keep_results(swept, files, folder)
+    page = page_of(files, folder)
+    assert "| CAFE | 22.2 (31.5) |" in page
+    assert "| exact | 77.7 |" in page
+
+
+def test_columns_may_show_other_numbers(kept):
+    files, swept, folder = kept
+    shows = {"attack.psnr_mean": ["exact"], "train.test_accuracy": ["exact"]}
+    change(files, "table99.yaml", lambda tree: tree.update(table={"rows": "data", "columns": "attacker"}))
+    change(files, "table99.yaml", lambda tree: tree["paper"].update(shows=shows, numbers={"digits": {"exact": 31.5}}))
+    change(swept, "results.json", lambda tree: tree["rows"][0].update({"train.test_accuracy": 0.875}))
+    keep_results(swept, files, folder)
+    page = page_of(files, folder)
+    assert "| data | exact: PSNR, mean (dB) | exact: test accuracy |" in page
+    assert "| digits | 77.7 (31.5) | 0.875 |" in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"shows": {"psnr": ["digits"]}}, r"paper\.shows: there is no such number"),
+        (
+            {"shows": {"seconds.total": ["digit"]}},
+            r"paper\.shows\.seconds\.total: there is no column called 'digit', .*digits",
+        ),
+        ({"numbers": {"CAFE": {"digits": {"psnr": 3}}}}, r"paper\.numbers: there is no such number"),
+    ],
+)
+def test_what_the_page_cannot_show_is_a_sentence(kept, changes, sentence):
+    files, swept, folder = kept
+    keep_results(swept, files, folder)
+    change(files, "table99.yaml", lambda tree: tree["paper"].update(changes))
+    with pytest.raises(UserError, match=sentence):
+        page_of(files, folder)
+
+
+def test_the_paper_may_print_other_numbers_than_the_tables_value(kept):
+    files, swept, folder = kept
+    printed = {"exact": {"digits": {"train.loss_end": 2.25, "attack.psnr_mean": 41.5}}}
+    shows = {"attack.psnr_mean": ["digits"], "train.loss_end": ["digits"]}
+    change(files, "table99.yaml", lambda tree: tree["paper"].update(shows=shows, numbers=printed))
+    change(swept, "results.json", lambda tree: tree["rows"][0].update({"train.loss_end": 0.5}))
+    keep_results(swept, files, folder)
+    page = page_of(files, folder)
+    assert "| exact | 77.7 (41.5) | 0.5000 (2.25) |" in page
+    assert "| exact | not run (41.5) | not run (2.25) |" in page  # at the size of the paper
+
+
+def test_an_experiment_along_numbers_has_a_picture(kept):
+    files, swept, folder = kept
+    config = load_plan(files / "table99.yaml", size="small").cells[1].config.model_dump(mode="json")
+    axes = {"seed": {"1": {"seed": 1}, "2": {"seed": 2}}, "attacker": {"exact": {"attack": {"name": "exact"}}}}
+    table = {"rows": "seed", "columns": "attacker", "along": "seed"}
+    change(files, "table99.yaml", lambda tree: tree.update(axes=axes, table=table))
+    change(files, "table99.yaml", lambda tree: tree["paper"].update(numbers={}))
+    change(swept, "results.json", lambda tree: tree["rows"][0].update(cell="1, exact", config=config | {"seed": 1}))
+    keep_results(swept, files, folder)
+    assert ".png" not in page_of(files, folder)
+    draw_curves(files, folder)
+    assert "(table99-small.png)" in page_of(files, folder)
+    write_page(files, folder, folder / "sub/page.md")
+    assert "(../table99-small.png)" in (folder / "sub/page.md").read_text()
+    with Image.open(folder / "table99-small.png") as picture:
+        assert picture.width > 500
+
+
+def test_neither_a_failure_nor_another_config_replaces_a_result(kept):
+    files, swept, folder = kept
+    keep_results(swept, files, folder)
+    broken = {"error": "it broke", "attack.psnr_mean": None}
+    change(swept, "results.json", lambda tree: tree["rows"][0].update(broken))
+    keep_results(swept, files, folder)
+    change(swept, "results.json", lambda tree: tree["rows"][0].update({"error": "", "attack.psnr_mean": 1.0}))
+    change(swept, "results.json", lambda tree: tree["rows"][0]["config"]["data"].update(samples=10))  # as --set does
+    with pytest.raises(UserError, match="none of its cells has the config that"):
+        keep_results(swept, files, folder)
+    assert "| exact | 77.7 |" in page_of(files, folder)
+
+
+def test_a_newer_failure_replaces_an_older_one(kept):
+    files, swept, folder = kept
+    for error in ("it broke", "it broke in another way"):
+        change(swept, "results.json", lambda tree, error=error: tree["rows"][0].update(error=error))
+        keep_results(swept, files, folder)
+    assert "Failed: exact, digits: it broke in another way\n" in page_of(files, folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", '{"sweep": "table99-small", "rows": [{}]}', '{"sweep": 3, "rows": []}', "nul"]
+)
+def test_what_is_no_results_file_is_a_sentence(kept, text):
+    files, swept, folder = kept
+    (swept / "results.json").write_text(text)
+    with pytest.raises(UserError, match="is not a sweep's results"):
+        keep_results(swept, files, folder)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda tree: tree.pop("versions"),
+        lambda tree: tree.pop("machine"),
+        lambda tree: tree["versions"].pop("torch"),
+        lambda tree: tree["machine"].pop("cores"),
+        lambda tree: tree.update(versions=None),
+        lambda tree: tree["rows"][0].update(machine=[2]),
+        lambda tree: tree["rows"][0].pop("attack.used"),
+    ],
+)
+def test_results_that_do_not_say_what_they_were_made_by_are_a_sentence(kept, edit):
+    """In a sweep's folder and among those kept, where a hand may have been at work."""
+    files, swept, folder = kept
+    change(swept, "results.json", edit)
+    with pytest.raises(UserError, match=r"results\.json: is not a sweep's results"):
+        keep_results(swept, files, folder)
+    folder.mkdir()
+    (swept / "results.json").rename(folder / "table99-small.json")
+    with pytest.raises(UserError, match=r"table99-small\.json: is not a sweep's results"):
+        page_of(files, folder)
+
+
+def test_a_result_of_another_config_than_the_files_counts_as_not_run(kept):
+    files, swept, folder = kept
+    keep_results(swept, files, folder)
+    tree = json.loads((folder / "table99-small.json").read_text())
+    tree["rows"][0]["config"]["federation"]["epochs"] = 3
+    (folder / "table99-small.json").write_text(json.dumps(tree))
+    assert "| exact | not run |" in page_of(files, folder)
+
+
+def test_what_is_no_experiments_result_is_a_sentence(kept, tmp_path):
+    files, swept, folder = kept
+    tree = json.loads((swept / "results.json").read_text()) | {"sweep": "another"}
+    (swept / "results.json").write_text(json.dumps(tree))
+    with pytest.raises(UserError, match="is of 'another', which is no experiment"):
+        keep_results(swept, files, folder)
+    ended = cafe("results", "--add", tmp_path)
+    assert ended.returncode == 2
+    assert "is not a sweep's results" in ended.stderr

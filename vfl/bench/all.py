@@ -1,0 +1,133 @@
+"""`cafe bench all`: every hot path as a ratio to its floor, both measured in the same run, in a JSON that compares."""
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from vfl.bench.rigs.hot_paths import HotPath, hot_paths
+from vfl.device import keep_freed_memory
+from vfl.errors import UserError
+from vfl.files import read_bounded
+from vfl.folder.versions import commit, versions
+from vfl.limits import JSON_BYTES
+from vfl.plan.machine import describe
+
+
+def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None = None) -> None:
+    """Measure and print, or print two earlier measurements beside each other."""
+    if compare is not None:
+        old, new = (_load(path) for path in compare)
+        if bool(old["short"]) != bool(new["short"]):
+            kinds = ["short" if one["short"] else "full" for one in (old, new)]
+            lengths = " and ".join(f"{path} is a {kind} one" for path, kind in zip(compare, kinds, strict=True))
+            raise UserError(f"--compare: a short measurement says nothing beside a full one: {lengths}")
+        show_comparison(old, new)
+        return
+    keep_freed_memory()  # as all roles do
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        results = [measure(path, 2 if short else path.turns) for path in hot_paths(short)]
+    finally:
+        torch.set_num_threads(threads)
+    _print(results)
+    if out is not None:
+        about = {"commit": commit(), "versions": versions(), "machine": describe(), "short": short}
+        out.write_text(json.dumps({**about, "paths": results}, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(path: HotPath, turns: int) -> dict[str, Any]:
+    """Let a path and its floor take turns; the first turn warms up, and the ratio is the median of the others'."""
+    ours, floor = [], []
+    for _ in range(turns + 1):
+        ours.append(_spent(path.ours))
+        floor.append(_spent(path.floor))
+    ratios = [one / other for one, other in zip(ours[1:], floor[1:], strict=True)]
+    return {
+        "path": path.name,
+        "floor": path.against,
+        "seconds": statistics.median(ours[1:]),
+        "floor_seconds": statistics.median(floor[1:]),
+        "ratio": statistics.median(ratios),
+        "ratio_lowest": min(ours[1:]) / min(floor[1:]),
+        "turns": turns,
+    }
+
+
+def show_comparison(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Print two measurements path by path; ratios compare across machines, milliseconds only on one."""
+    before = {one["path"]: one for one in old["paths"]}
+    after = {one["path"]: one for one in new["paths"]}
+    names = [_name(one) for one in (old, new)]
+    table = Table("path", *(f"{what} {name}" for what in ("ratio", "ms") for name in names), "ratio, new / old")
+    for path in dict.fromkeys([*before, *after]):
+        pair = [before.get(path), after.get(path)]
+        ratios = [f"{one['ratio']:.2f}" if one else "" for one in pair]
+        times = [f"{one['seconds'] * 1e3:.2f}" if one else "" for one in pair]
+        change = f"{after[path]['ratio'] / before[path]['ratio']:.2f}" if all(pair) else ""
+        table.add_row(path, *ratios, *times, change)
+    console = Console(highlight=False, width=130)
+    console.print(table)
+    for name, one in zip(names, (old, new), strict=True):
+        console.print(f"{name}: {_about(one)}", soft_wrap=True)
+
+
+def _name(tree: dict[str, Any]) -> str:
+    """Return the commit that was measured, short, and whether there was more than is committed."""
+    commit, dirty, _ = str(tree.get("commit") or "?").partition("-dirty")
+    return commit[:12] + dirty
+
+
+def _about(tree: dict[str, Any]) -> str:
+    """Say where and with what a measurement was made."""
+    parts = {**tree["machine"], **tree["versions"]}
+    return ", ".join(f"{name} {value}" for name, value in parts.items()) or "on an unknown machine"
+
+
+def _spent(work: Callable[[], object]) -> float:
+    """Return the computing that work takes, on all threads: on a busy machine the clock on the wall counts waiting."""
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def _print(results: list[dict[str, Any]]) -> None:
+    table = Table("hot path", "ours", "floor", "ratio", "lowest", "the floor is")
+    for one in results:
+        table.add_row(
+            one["path"],
+            f"{one['seconds'] * 1e3:.2f} ms",
+            f"{one['floor_seconds'] * 1e3:.2f} ms",
+            f"{one['ratio']:.2f}",
+            f"{one['ratio_lowest']:.2f}",
+            one["floor"],
+        )
+    Console(highlight=False, width=130).print(table)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(read_bounded(path, JSON_BYTES))
+        if not isinstance(tree, dict) or not all({"path", "ratio", "seconds"} <= one.keys() for one in tree["paths"]):
+            raise ValueError("it has no paths")
+        for one in tree["paths"]:
+            if not all(_is_positive(one[key]) for key in ("ratio", "seconds")):
+                raise ValueError(f"the ratio or the time of {one['path']} is no number above 0")
+        about = {"short": False, "machine": {}, "versions": {}} | tree
+        if not isinstance(about["machine"], dict) or not isinstance(about["versions"], dict):
+            raise ValueError("its machine and versions are no keys with values")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"--compare {path}: is no file that `cafe bench all --out` wrote ({error})") from None
+    return about
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

@@ -1,0 +1,147 @@
+"""`cafe bench defences`: what each defence costs, as a share of the computing that a worker does in a round anyway."""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from vfl.bench.federation import Case, federate, noise
+from vfl.device import keep_freed_memory
+from vfl.models import build_bottom, build_top
+from vfl.observation import BOTTOM, TOP, Tensors, with_prefix
+from vfl.registry import PluginSection
+from worker.defences import Plan, Played, Shield, defences
+
+SHAPE, BATCH_SIZE, SAMPLES, ROUNDS = (3, 16, 16), 40, 800, 8000
+CASES: tuple[dict[str, Any], ...] = (
+    {"name": "fake_gradients"},
+    {"name": "fake_gradients", "reading": "bounded"},
+    {"name": "dp", "epsilon": 10.0},
+    {"name": "noise"},
+    {"name": "noise", "kind": "laplace"},
+    {"name": "prune"},
+    {"name": "quantize"},
+    {"name": "quantize", "stochastic": True},
+    {"name": "quantize", "bits": 1},
+    {"name": "clip", "norm": 1e-3},
+    {"name": "soteria"},
+    {"name": "soteria", "mask": "batch", "probes": 1},
+)
+"""At their defaults where nothing is said."""
+
+
+def bench_defences(out: Path | None, short: bool) -> None:
+    """Measure and print; round and defences take turns on one thread, so that other load hits all of them."""
+    keep_freed_memory()  # as a worker does
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        results = _measure(2 if short else 15)
+    finally:
+        torch.set_num_threads(threads)
+    results["federation"] = _federation(rounds=5 if short else 60, repeats=1 if short else 5)
+    _print(results)
+    if out is not None:
+        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def _measure(turns: int) -> dict[str, Any]:
+    # Time of this thread's own work: on a busy machine the clock on the wall also counts waiting.
+    clock = time.thread_time
+    play = _round()
+    shields = [_started(case) for case in CASES]
+    took: list[list[float]] = [[] for _ in CASES]
+    ratios: list[list[float]] = [[] for _ in CASES]
+    first = [0.0] * len(CASES)
+    rounds: list[float] = []
+    for turn in range(turns + 1):
+        for at, shield in enumerate(shields):
+            began = clock()
+            gradients, played = play(turn)
+            middle = clock()
+            shield.apply(gradients, played)
+            ended = clock()
+            if turn == 0:  # draws candidates, finds layers, warms up
+                first[at] = ended - middle
+                continue
+            rounds.append(middle - began)
+            took[at].append(ended - middle)
+            ratios[at].append((ended - middle) / (middle - began))
+    cases = [
+        {
+            "defence": case,
+            "first_seconds": first[at],
+            "seconds": statistics.median(took[at]),
+            "share_of_round": statistics.median(ratios[at]),
+            "share_lowest": min(took[at]) / min(rounds),
+        }
+        for at, case in enumerate(CASES)
+    ]
+    return {"round_seconds": statistics.median(rounds), "turns": turns, "cases": cases}
+
+
+def _federation(rounds: int, repeats: int) -> dict[str, Any]:
+    """Return what fake gradients cost a federation of four, in seconds a round; with and without them in turns."""
+    data = noise()
+    seconds: dict[str, list[float]] = {"none": [], "fake_gradients": []}
+    for _ in range(repeats):
+        for name, took in seconds.items():
+            took.append(1 / federate(Case(4, 0.01, rounds, 1, name), data)["rounds_per_second"])
+    pairs = zip(seconds["fake_gradients"], seconds["none"], strict=True)
+    return {
+        **{f"{name}_seconds": statistics.median(took) for name, took in seconds.items()},
+        "more": statistics.median([faked / true - 1 for faked, true in pairs]),
+        "more_lowest": min(seconds["fake_gradients"]) / min(seconds["none"]) - 1,
+    }
+
+
+def _started(case: dict[str, Any]) -> Shield:
+    plan = Plan(0, SAMPLES, BATCH_SIZE, ROUNDS, "epochs", seed=0)
+    return defences.build(PluginSection.model_validate(case)).start(plan)
+
+
+def _round() -> Callable[[int], tuple[Tensors, Played]]:
+    """Return a round: forward and backward of the paper's network on one batch; the label holder's top is outside."""
+    section = PluginSection(name="cafe_cnn")
+    bottom, top = build_bottom(section, SHAPE, 0, 0), build_top(section, [10] * 4, 10, 0)
+    names, parameters = zip(*bottom.named_parameters(), strict=True)
+    random = torch.Generator().manual_seed(0)
+    top_gradients = {name: torch.randn(one.shape, generator=random) / 100 for name, one in top.named_parameters()}
+    x = torch.rand(BATCH_SIZE, *SHAPE, generator=random)
+    at_output = torch.randn(BATCH_SIZE, 10, generator=random) / BATCH_SIZE
+    rows = torch.arange(BATCH_SIZE)
+
+    def play(turn: int) -> tuple[Tensors, Played]:
+        found = torch.autograd.grad(bottom(x), parameters, at_output)
+        gradients = with_prefix(BOTTOM, dict(zip(names, found, strict=True))) | with_prefix(TOP, top_gradients)
+        return gradients, Played(turn + 1, rows, x, bottom, torch.Generator().manual_seed(turn))
+
+    return play
+
+
+def _print(results: dict[str, Any]) -> None:
+    title = f"a round computes {results['round_seconds'] * 1e3:.0f} ms"
+    table = Table(title, "once", "a round", "share of the round", "lowest")
+    for case in results["cases"]:
+        options = {key: value for key, value in case["defence"].items() if key != "name"}
+        said = ", ".join(f"{key}: {value}" for key, value in options.items())
+        table.add_row(
+            case["defence"]["name"] + (f" ({said})" if said else ""),
+            f"{case['first_seconds']:.2f} s",
+            f"{case['seconds'] * 1e3:.1f} ms",
+            f"{case['share_of_round']:.0%}",
+            f"{case['share_lowest']:.0%}",
+        )
+    console, whole = Console(highlight=False), results["federation"]
+    console.print(table)
+    console.print(
+        f"A federation of four, parameters changing: {whole['none_seconds'] * 1e3:.0f} ms a round, with fake gradients "
+        f"at all workers {whole['fake_gradients_seconds'] * 1e3:.0f} ms: {whole['more']:+.0%} (lowest of each: "
+        f"{whole['more_lowest']:+.0%})."
+    )

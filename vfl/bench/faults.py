@@ -1,0 +1,267 @@
+"""`cafe bench faults`: a run in which every role is lost in every way, beside the same run undisturbed."""
+
+import json
+import random
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from vfl.bench.rigs.cables import Cables
+from vfl.bench.rigs.fleet import PATIENCE_SECONDS, Fleet, Network
+from vfl.bench.rigs.hosts import Hosts, why_no_hosts
+from vfl.config import RunConfig, parse_config
+from vfl.datasets.slices import load_data
+from vfl.errors import RunFailedError
+from vfl.folder.results import load_summary
+from vfl.folder.transcript import Transcript
+from vfl.local.launch import run_federation, sigterm_as_ctrl_c
+from vfl.net.certs import make_certificates
+from vfl.net.tls import COORDINATOR, Role, worker_role
+
+SEED = 8
+WORKERS, LABEL_HOLDER = 3, 1
+SILENCE_SECONDS = 3.0
+"""After how long without a sign of life a party counts as lost."""
+
+SHORTEST, LONGEST = 0.5 * SILENCE_SECONDS, 2.5 * SILENCE_SECONDS
+"""For how long a fault lasts that passes by itself: some pass before they are noticed, some after."""
+
+SURE = 3
+"""Rounds after a fault that show that it is over: the first may have been complete already when it struck."""
+
+CHECKPOINT_EVERY = 5
+
+
+class Kind(StrEnum):
+    """What happens to a party."""
+
+    KILL = "kill -9, started again"
+    RESTART = "SIGTERM, started again"
+    STOP = "SIGSTOP, then SIGCONT"
+    REPLACE = "SIGSTOP, another takes its place"
+    CUT = "connections cut for a while"
+    SLOW = "slow connections for a while"
+
+
+class Victim(StrEnum):
+    """Whom it happens to."""
+
+    WORKER = "worker"
+    LABEL_HOLDER = "label holder"
+    COORDINATOR = "coordinator"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: so many rounds after the one before was over, and for how many seconds if it passes by itself."""
+
+    kind: Kind
+    victim: Victim
+    party: str
+    after: int
+    seconds: float
+
+
+ALL = [(kind, victim) for kind, victim in product(Kind, Victim) if (kind, victim) != (Kind.REPLACE, Victim.COORDINATOR)]
+"""Nobody takes a coordinator's place while it holds the port that the workers know."""
+
+ONE_OF_EACH = [
+    (Kind.KILL, Victim.COORDINATOR),
+    (Kind.RESTART, Victim.WORKER),
+    (Kind.STOP, Victim.WORKER),
+    (Kind.REPLACE, Victim.LABEL_HOLDER),
+    (Kind.CUT, Victim.LABEL_HOLDER),
+    (Kind.SLOW, Victim.WORKER),
+]
+
+
+def bench_faults(out: Path | None, short: bool) -> None:
+    """Let the same run happen twice, once with faults, and compare to the last bit."""
+    # The few of the short one are all noticed, however busy the machine is.
+    rounds, faults = (120, schedule(ONE_OF_EACH, LONGEST)) if short else (500, schedule(2 * ALL))
+    config = _config(rounds)
+    with tempfile.TemporaryDirectory(prefix="cafe-faults-") as folder:
+        undisturbed, disturbed = Path(folder) / "undisturbed", Path(folder) / "disturbed"
+        run_federation(config, load_data(config), undisturbed, quiet=True)
+        disturbed.mkdir()
+        why = "--short" if short else why_no_hosts()
+        with sigterm_as_ctrl_c():
+            struck = _disturb(config, faults, disturbed, hosts=why is None)
+        summary = load_summary(disturbed / "out")
+        result = {
+            "seed": SEED,
+            "namespaces": why is None,
+            "faults": [asdict(fault) | happened for fault, happened in zip(faults, struck, strict=True)],
+            "rounds": summary["rounds"],
+            "redone": sum(one["redone"] for one in summary["disturbances"]),
+            "disturbances": summary["disturbances"],
+            "updates": WORKERS * rounds,
+            "updates_lost": WORKERS * rounds - _same_updates(undisturbed, disturbed / "out"),
+            "difference": _difference(undisturbed, disturbed / "out"),
+        }
+    _print(result, why)
+    if out is not None:
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    check(result)
+
+
+def check(result: dict[str, Any]) -> None:
+    """End the command with a sentence and exit code 1 unless the disturbed run came to the numbers of the other."""
+    lost, difference = result["updates_lost"], result["difference"]
+    if lost or difference != 0:  # also when it is not a number
+        raise RunFailedError(
+            f"the disturbed run is not the undisturbed one: {lost} of {result['updates']} updates lost, the final "
+            f"parameters differ by {difference:g}"
+        )
+
+
+def schedule(pairs: list[tuple[Kind, Victim]], shortest: float = SHORTEST) -> list[Fault]:
+    """Put faults into an order and give them parties, distances and durations, always the same."""
+    draw = random.Random(SEED)  # a schedule that is the same every time  # nosec B311
+    others = [worker_role(m).stem for m in range(WORKERS) if m != LABEL_HOLDER]
+    faults = []
+    for kind, victim in draw.sample(pairs, len(pairs)):
+        party = {
+            Victim.WORKER: draw.choice(others),
+            Victim.LABEL_HOLDER: worker_role(LABEL_HOLDER).stem,
+            Victim.COORDINATOR: COORDINATOR.stem,
+        }[victim]
+        # A checkpoint lies between two faults, so that none is forgotten when the coordinator is killed.
+        after = CHECKPOINT_EVERY + draw.randrange(1, 5)
+        faults.append(Fault(kind, victim, party, after, draw.uniform(shortest, LONGEST)))
+    return faults
+
+
+def _config(rounds: int) -> RunConfig:
+    tree: dict[str, Any] = {
+        "seed": SEED,
+        "data": {"name": "digits", "samples": 200, "test_samples": 50},
+        "federation": {
+            "workers": WORKERS,
+            "label_holder": LABEL_HOLDER,
+            "batch_size": 20,
+            "rounds": rounds,
+            "join_timeout": PATIENCE_SECONDS,
+            "rejoin_timeout": PATIENCE_SECONDS,
+            "round_timeout": PATIENCE_SECONDS,
+            "silence_timeout": SILENCE_SECONDS,
+            "checkpoint_every": CHECKPOINT_EVERY,
+        },
+        "model": {"name": "mlp", "hidden": [24]},
+        "training": {"optimizer": "adam", "lr": 0.001, "evaluate_every": 20},
+        "defence": {"name": "noise", "scale": 0.01},
+        "transcript": True,
+    }
+    return parse_config(tree, "cafe bench faults")
+
+
+def _disturb(config: RunConfig, faults: list[Fault], folder: Path, hosts: bool) -> list[dict[str, Any]]:
+    """Let all faults happen in one run; return after which round each did, and how long it held the rounds up."""
+    workers = [worker_role(m) for m in range(WORKERS)]
+    network: Network
+    names: dict[Role, list[str]] = {}
+    if hosts:
+        network = made = Hosts([role.stem for role in (COORDINATOR, *workers)])
+        names = {role: [made.ipv4[role.stem]] for role in (COORDINATOR, workers[LABEL_HOLDER])}
+    else:
+        network = Cables([role.stem for role in workers], workers[LABEL_HOLDER].stem)
+    struck = []
+    with closing(network):
+        make_certificates(folder / "certs", WORKERS, names)
+        with closing(Fleet(config, network, folder / "certs", folder)) as fleet:
+            for fault in faults:
+                fleet.wait_for_round(fleet.rounds_done() + fault.after)
+                done, began = fleet.rounds_done(), time.monotonic()
+                afterwards = _strike(fault, fleet, network)
+                fleet.wait_for_round(done + SURE)
+                struck.append({"round": done, "recovered_after": time.monotonic() - began})
+                afterwards()
+            fleet.finish()
+    return struck
+
+
+def _strike(fault: Fault, fleet: Fleet, network: Network) -> Callable[[], object]:
+    """Let a fault happen; return what ends it once the rounds go on."""
+    party = fault.party
+    match fault.kind:
+        case Kind.KILL | Kind.RESTART:
+            fleet.signal(party, signal.SIGKILL if fault.kind == Kind.KILL else signal.SIGTERM).wait()
+            fleet.start(party)
+        case Kind.STOP:
+            frozen = fleet.signal(party, signal.SIGSTOP)
+            time.sleep(fault.seconds)
+            frozen.send_signal(signal.SIGCONT)
+        case Kind.REPLACE:
+            frozen = fleet.signal(party, signal.SIGSTOP)
+            fleet.start(party)
+            return lambda: _wake(frozen, fleet)
+        case Kind.CUT:
+            network.cut(party)
+            time.sleep(fault.seconds)
+            network.mend(party)
+        case Kind.SLOW:
+            network.slow(party)
+            return lambda: network.mend(party)
+    return lambda: None
+
+
+def _wake(replaced: "subprocess.Popen[bytes]", fleet: Fleet) -> None:
+    """Let a process that was replaced find itself shut out while rounds go on, then end it: it would try for long."""
+    replaced.send_signal(signal.SIGCONT)
+    fleet.wait_for_round(fleet.rounds_done() + SURE)
+    replaced.kill()
+
+
+def _same_updates(expected: Path, found: Path) -> int:
+    """Count the updates of single workers that the coordinator used in both runs, alike to the last bit."""
+
+    def updates(out: Path) -> Iterator[list[dict[str, torch.Tensor]]]:
+        for seen in Transcript(out / "transcript"):
+            bottoms = [dict(bottom) for bottom in seen.gradients.bottoms]
+            bottoms[LABEL_HOLDER] |= {f"top {name}": tensor for name, tensor in seen.gradients.top.items()}
+            yield bottoms
+
+    return sum(
+        left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+        for one, other in zip(updates(expected), updates(found), strict=False)
+        for left, right in zip(one, other, strict=True)
+    )
+
+
+def _difference(expected: Path, found: Path) -> float:
+    """Return the largest difference between the parameters that two runs ended with."""
+    left, right = (torch.load(out / "model.pt", weights_only=True) for out in (expected, found))
+    return float(torch.stack([(left[name] - right[name]).abs().max() for name in left]).max())  # nan, if one is
+
+
+def _print(result: dict[str, Any], why: str | None) -> None:
+    table = Table("fault", *Victim, "seconds to recover: median", "worst")
+    for kind in Kind:
+        faults = [fault for fault in result["faults"] if fault["kind"] == kind]
+        counts = [str(sum(fault["victim"] == victim for fault in faults)) for victim in Victim]
+        took = [fault["recovered_after"] for fault in faults]
+        table.add_row(kind, *counts, f"{statistics.median(took):.1f}", f"{max(took):.1f}")
+    console = Console(highlight=False)
+    console.print(table)
+    where = "on hosts of their own (network namespaces)" if why is None else f"on loopback ({why})"
+    console.print(f"{WORKERS} workers and the coordinator, each a process, {where}; seed {result['seed']}.")
+    console.print(f"faults injected      {len(result['faults'])}")
+    console.print(f"rounds completed     {result['rounds']}")
+    console.print(f"rounds redone        {result['redone']}")
+    took = [fault["recovered_after"] for fault in result["faults"]]
+    console.print(f"seconds to recover   median {statistics.median(took):.1f}, worst {max(took):.1f}")
+    console.print(f"updates lost         {result['updates_lost']} of {result['updates']}")
+    console.print(f"largest difference   {result['difference']:g} of the final parameters to the undisturbed run's")

@@ -1,0 +1,187 @@
+"""`cafe bench federation`: the wire's price, as rounds per second beside the same computation in one process."""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from server.parameters import Parameters
+from server.schedule import batches
+from vfl.config import FederationConfig, RunConfig, TrainingConfig
+from vfl.datasets import Data
+from vfl.device import keep_freed_memory
+from vfl.folder.results import load_summary
+from vfl.local.launch import run_federation
+from vfl.local.one_process import OneProcess
+from vfl.observation import Setting
+from vfl.partition import partition
+from vfl.registry import PluginSection
+
+NO_ATTACK = PluginSection(name="none")
+SAMPLES, BATCH_SIZE, SHAPE, CLASSES = 400, 40, (3, 32, 32), 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison."""
+
+    workers: int
+    lr: float
+    rounds: int
+    repeats: int
+    defence: str = "none"
+    attack: PluginSection = NO_ATTACK
+
+    @property
+    def name(self) -> str:
+        """Return the case in words."""
+        return f"{self.workers} workers, {'parameters change' if self.lr else 'frozen'}"
+
+
+def bench_federation(out: Path | None, short: bool) -> None:
+    """Measure and print; the two sides take turns, so that other load on the machine hits both."""
+    scale = 0.1 if short else 1.0
+    repeats = 1 if short else 3
+    cases = [
+        Case(4, 0.0, int(60 * scale), repeats),
+        Case(4, 0.01, int(60 * scale), repeats),
+        Case(16, 0.0, int(60 * scale), 1),
+    ]
+    data = noise()
+    results = [_measure(case, data) for case in cases]
+    memory = _memory(data, rounds=max(20, int(500 * scale)))
+    startup = _startup(data)
+    _print(results, memory, startup)
+    if out is not None:
+        numbers = {"cases": results, "memory": memory, "startup_seconds": startup}
+        out.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+
+
+def _measure(case: Case, data: Data) -> dict[str, Any]:
+    alone, federated, ratios = [], [], []
+    summary: dict[str, Any] = {}
+    loopback = 0
+    for _ in range(case.repeats):
+        alone.append(_one_process_rate(case, data))
+        before = _loopback_bytes()
+        summary = federate(case, data)
+        loopback = _loopback_bytes() - before
+        federated.append(summary["rounds_per_second"])
+        ratios.append(federated[-1] / alone[-1])
+    size = summary["bytes"]
+    return {
+        "case": case.name,
+        "one_process_rounds_per_second": statistics.median(alone),
+        "federation_rounds_per_second": statistics.median(federated),
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "message_bytes_over_raw": (size["up"] + size["down"] + size["peer"]) / size["raw"],
+        "loopback_bytes_over_raw": loopback / size["raw"],
+    }
+
+
+def _one_process_rate(case: Case, data: Data) -> float:
+    """Return the rounds per second of one process that uses all cores and no wire."""
+    keep_freed_memory()  # as the federation's processes do
+    torch.set_num_threads(os.cpu_count() or 1)
+    config = _config(case)
+    setting = Setting(
+        config.model,
+        tuple(partition(SHAPE, case.workers)),
+        CLASSES,
+        SAMPLES,
+        BATCH_SIZE,
+        "epochs",
+        case.rounds,
+        not case.lr,
+        0,
+    )
+    parameters = Parameters(setting, config.training)
+    compute = OneProcess(setting, data.x, data.y)
+    ends = []
+    for number, indices in enumerate(batches("epochs", SAMPLES, BATCH_SIZE, case.rounds, 0), start=1):
+        gradients, _ = compute(parameters.current, indices)
+        parameters.update(number, gradients)
+        ends.append(time.monotonic())
+    first = len(ends) // 10
+    return (len(ends) - 1 - first) / (ends[-1] - ends[first])
+
+
+def federate(case: Case, data: Data) -> dict[str, Any]:
+    """Return the summary of a run."""
+    with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
+        run_federation(_config(case), data, Path(folder), quiet=True)
+        return load_summary(Path(folder))
+
+
+def _memory(data: Data, rounds: int) -> dict[str, Any]:
+    summary = federate(Case(4, 0.0, rounds, 1), data)
+    return {"rounds": rounds, **summary["coordinator_memory"]}
+
+
+def _startup(data: Data) -> dict[str, float]:
+    """Return how long a federation of one round takes from start to end, beside importing torch and gRPC once."""
+    seconds = {}
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import torch, grpc"], check=True)
+    seconds["import torch and gRPC in one process"] = time.monotonic() - began
+    for workers in (4, 16):
+        began = time.monotonic()
+        federate(Case(workers, 0.0, 1, 1), data)
+        seconds[f"{workers} workers, one round"] = time.monotonic() - began
+    return seconds
+
+
+def _config(case: Case) -> RunConfig:
+    return RunConfig(
+        data=PluginSection(name="none"),
+        federation=FederationConfig(workers=case.workers, batch_size=BATCH_SIZE, rounds=case.rounds),
+        training=TrainingConfig(lr=case.lr),
+        defence=PluginSection(name=case.defence),
+        attack=case.attack,
+    )
+
+
+def noise() -> Data:
+    """Return noise of CIFAR-10's shape: speed does not depend on what is in the picture."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.rand(SAMPLES, *SHAPE, generator=random)
+    y = torch.randint(CLASSES, (SAMPLES,), generator=random)
+    return Data("image", x, y, CLASSES, tuple(map(str, range(SAMPLES))))
+
+
+def _loopback_bytes() -> int:
+    counters = psutil.net_io_counters(pernic=True).get("lo")
+    return counters.bytes_sent if counters else 0
+
+
+def _print(results: list[dict[str, Any]], memory: dict[str, Any], startup: dict[str, float]) -> None:
+    table = Table("CIFAR-10 shapes, K = 40", "one process", "federation", "ratio", "bytes / raw", "on loopback / raw")
+    for result in results:
+        table.add_row(
+            result["case"],
+            f"{result['one_process_rounds_per_second']:.2f} rounds/s",
+            f"{result['federation_rounds_per_second']:.2f} rounds/s",
+            f"{result['ratio']:.2f}",
+            f"{result['message_bytes_over_raw']:.4f}",
+            f"{result['loopback_bytes_over_raw']:.4f}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(
+        f"The coordinator's memory after {memory['rounds']} rounds: {memory['last'] / 1e6:.0f} MB, "
+        f"{memory['growth'] / 1e6:+.1f} MB from the second tenth of them to the last."
+    )
+    for what, seconds in startup.items():
+        console.print(f"From start to end, {what}: {seconds:.1f} s")

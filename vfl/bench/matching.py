@@ -1,0 +1,238 @@
+"""`cafe bench matching`: one iteration of gradient matching by the engine, by an oracle and by a plain loop.
+
+All three compute the same: the gradient, with respect to all slices and labels, of the squared distance between
+guessed and uploaded parameter gradients. The oracle does it worker by worker as the federation does: the gradients at
+the outputs, then each worker's own, then autograd through all that with torch's own rules. The plain loop asks autograd
+for one tensor at a time, the parameters' gradients as well as the slices'.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from attacker.matching.components import depths
+from attacker.matching.engine import Engine
+from attacker.matching.objectives import Targets, squared
+from vfl.config import TrainingConfig
+from vfl.device import keep_freed_memory
+from vfl.local.one_process import observations
+from vfl.models import build_bottom, build_top, output_width
+from vfl.observation import ModelTensors, Setting
+from vfl.partition import partition
+from vfl.registry import PluginSection
+
+SHAPE, CLASSES = (3, 32, 32), 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison."""
+
+    workers: int
+    batch_size: int
+    singles: int = 0
+    """So many samples that uploaded a gradient each, instead of a batch."""
+    model: str = "cafe_cnn"
+
+    @property
+    def name(self) -> str:
+        """Return the case in words."""
+        what = f"{self.singles} single samples" if self.singles else f"batch of {self.batch_size}"
+        return f"{self.workers} workers, {what}"
+
+
+def bench_matching(out: Path | None, short: bool) -> None:
+    """Measure and print; the sides take turns, so that other load on the machine hits all of them."""
+    keep_freed_memory()  # as the coordinator does
+    repeats = 1 if short else 3
+    cases = [Case(4, 8), Case(4, 1, singles=4)] if short else [Case(4, 40), Case(16, 40), Case(4, 1, singles=8)]
+    results = [_measure(case, repeats) for case in cases]
+    _print(results)
+    if out is not None:
+        out.write_text(json.dumps({"cases": results}, indent=1) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The three ways to compute one iteration; each returns the gradients of the slices, then of the labels."""
+
+    engine: Callable[[], list[Tensor]]
+    oracle: Callable[[], list[Tensor]]
+    plain: Callable[[], list[Tensor]]
+
+
+def sides(case: Case) -> Sides:
+    """Set up the three on the same random data, guess and gradients."""
+    count = case.singles or case.batch_size
+    boxes = tuple(partition(SHAPE, case.workers))
+    model, rounds = PluginSection(name=case.model), count // case.batch_size
+    setting = Setting(model, boxes, CLASSES, count, case.batch_size, "epochs", rounds, frozen=True, seed=0)
+    random = torch.Generator().manual_seed(0)
+    x, y = torch.rand(count, *SHAPE, generator=random), torch.randint(CLASSES, (count,), generator=random)
+    seen = list(observations(setting, x, y, TrainingConfig()))
+    uploaded = [observation.gradients for observation in seen]
+    guess = [torch.rand(count, *box.shape, generator=random) for box in boxes]
+    logits = torch.randn(count, CLASSES, generator=random)
+    device = Engine(setting).device
+    guess, logits = [one.to(device) for one in guess], logits.to(device)
+    return Sides(
+        _engine_side(setting, uploaded, seen[0].parameters, guess, logits, bool(case.singles)),
+        _loop_side(Oracle(setting, seen[0].parameters, device), uploaded, guess, logits),
+        _loop_side(Plain(setting, seen[0].parameters, device), uploaded, guess, logits),
+    )
+
+
+def _engine_side(
+    setting: Setting,
+    gradients: Sequence[ModelTensors],
+    parameters: ModelTensors,
+    guess: Sequence[Tensor],
+    logits: Tensor,
+    each: bool,
+) -> Callable[[], list[Tensor]]:
+    engine = Engine(setting)
+    flat = engine.flat(parameters)
+    stacked = zip(*(engine.flat(one) for one in gradients), strict=True)
+    targets = Targets.of([torch.stack(rows).flatten(1) for rows in stacked], depths(engine))
+    run = engine.guess_each if each else engine.guess
+    rows = len(gradients)
+
+    def step() -> list[Tensor]:
+        leaves = [*(one.detach().requires_grad_() for one in guess), logits.detach().requires_grad_()]
+        found = run(flat, leaves[:-1], leaves[-1].softmax(1))
+        value = squared([gradient.reshape(rows, -1) for gradient in found.gradients], targets)
+        return list(torch.autograd.grad(value.sum(), leaves))
+
+    return step
+
+
+class Oracle:
+    """Autograd through autograd, party by party."""
+
+    def __init__(self, setting: Setting, parameters: ModelTensors, device: torch.device) -> None:
+        self._bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
+        widths = [output_width(bottom, box.shape) for bottom, box in zip(self._bottoms, setting.boxes, strict=True)]
+        self._top = build_top(setting.model, widths, setting.classes, setting.seed)
+        for module in [*self._bottoms, self._top]:
+            module.to(device)
+        self._device = device
+        self.parameters = [self._leaves(part) for part in (*parameters.bottoms, parameters.top)]
+
+    def _leaves(self, part: Any) -> dict[str, Tensor]:
+        return {name: tensor.to(self._device).clone().requires_grad_() for name, tensor in part.items()}
+
+    def __call__(self, slices: Sequence[Tensor], logits: Tensor, uploaded: ModelTensors) -> list[Tensor]:
+        """Return the gradients of the relative squared distance with respect to the slices and the logits."""
+        x = [one.detach().requires_grad_() for one in slices]
+        y = logits.detach().requires_grad_()
+        given = [*uploaded.bottoms, uploaded.top]
+        unit = sum(float(tensor.square().sum()) for part in given for tensor in part.values())
+        distance = self._distance(x, y, given) / unit
+        return self._all(distance, [*x, y])
+
+    def _all(self, distance: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+        return list(torch.autograd.grad(distance, leaves))
+
+    def _distance(self, x: Sequence[Tensor], y: Tensor, given: Sequence[Any]) -> Tensor:
+        z = [functional_call(b, own, (s,)) for b, own, s in zip(self._bottoms, self.parameters, x, strict=False)]
+        loss = cross_entropy(functional_call(self._top, self.parameters[-1], (torch.cat(z, 1),)), y.softmax(1))
+        at_outputs = torch.autograd.grad(loss, z, create_graph=True)
+        distance = y.new_zeros(())
+        for output, own, at_output, sent in zip(z, self.parameters, at_outputs, given, strict=False):
+            distance = distance + _apart(self._gradients(output, own, at_output), sent, self._device)
+        return distance + _apart(self._gradients(loss, self.parameters[-1], None), given[-1], self._device)
+
+    def _gradients(self, output: Tensor, own: dict[str, Tensor], at_output: Tensor | None) -> dict[str, Tensor]:
+        found = torch.autograd.grad(output, list(own.values()), at_output, create_graph=True)
+        return dict(zip(own, found, strict=True))
+
+
+class Plain(Oracle):
+    """The same with a call of autograd for each tensor."""
+
+    def _all(self, distance: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+        return [torch.autograd.grad(distance, leaf, retain_graph=True)[0] for leaf in leaves]
+
+    def _gradients(self, output: Tensor, own: dict[str, Tensor], at_output: Tensor | None) -> dict[str, Tensor]:
+        return {
+            name: torch.autograd.grad(output, tensor, at_output, create_graph=True)[0] for name, tensor in own.items()
+        }
+
+
+def _apart(found: dict[str, Tensor], sent: Any, device: torch.device) -> Tensor:
+    total = torch.zeros((), device=device)
+    for name, gradient in found.items():
+        total = total + (gradient - sent[name].to(device)).square().sum()
+    return total
+
+
+def _loop_side(
+    oracle: Oracle, gradients: Sequence[ModelTensors], guess: Sequence[Tensor], logits: Tensor
+) -> Callable[[], list[Tensor]]:
+    """Problem after problem; a problem's samples are those of its round."""
+    size = len(logits) // len(gradients)
+
+    def step() -> list[Tensor]:
+        parts = [
+            oracle([one[at * size : (at + 1) * size] for one in guess], logits[at * size : (at + 1) * size], uploaded)
+            for at, uploaded in enumerate(gradients)
+        ]
+        return [torch.cat(rows) for rows in zip(*parts, strict=True)]
+
+    return step
+
+
+def _measure(case: Case, repeats: int) -> dict[str, Any]:
+    Console(stderr=True, highlight=False).print(f"{case.name} …")
+    three = sides(case)
+    seconds: dict[str, list[float]] = {"engine": [], "oracle": [], "plain": []}
+    found: dict[str, list[Tensor]] = {}
+    for turn in range(repeats + 1):
+        for name in seconds:
+            began = time.monotonic()
+            found[name] = getattr(three, name)()
+            if turn:  # the first turn warms up
+                seconds[name].append(time.monotonic() - began)
+    return {
+        "case": case.name,
+        "seconds": {name: statistics.median(values) for name, values in seconds.items()},
+        "all_seconds": seconds,
+        "oracle_over_engine": _ratio(seconds["oracle"], seconds["engine"]),
+        "plain_over_engine": _ratio(seconds["plain"], seconds["engine"]),
+        "relative_difference": max(
+            float((a - b).norm() / b.norm().clamp(min=1e-30))
+            for a, b in zip(found["engine"], found["oracle"], strict=True)
+        ),
+    }
+
+
+def _ratio(slow: list[float], fast: list[float]) -> float:
+    """Return the median of the ratios within each turn."""
+    return statistics.median(a / b for a, b in zip(slow, fast, strict=True))
+
+
+def _print(results: list[dict[str, Any]]) -> None:
+    table = Table(
+        "one iteration, CIFAR-10 shapes, cafe_cnn", "engine", "oracle", "plain loop", "engine and oracle differ by"
+    )
+    for result in results:
+        seconds = result["seconds"]
+        table.add_row(
+            result["case"],
+            f"{seconds['engine'] * 1e3:.0f} ms",
+            f"{seconds['oracle'] * 1e3:.0f} ms ({result['oracle_over_engine']:.1f} x)",
+            f"{seconds['plain'] * 1e3:.0f} ms ({result['plain_over_engine']:.1f} x)",
+            f"{result['relative_difference']:.0e}",
+        )
+    Console(highlight=False).print(table)

@@ -1,0 +1,88 @@
+"""`exact` beside the paper's own algorithm: rounds and seconds until the images are as good as the paper calls good."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from attacker.interface import attacks, silent
+from vfl.bench.rigs.trial import score, trial_setting
+from vfl.config import TrainingConfig
+from vfl.datasets import Data
+from vfl.local.one_process import observations
+from vfl.registry import PluginSection
+
+TARGET = 30.0
+"""dB: the paper's "PSNR values are always above 30 at the end of each CAFE attacking process"."""
+
+EXACT = PluginSection(name="exact")
+
+
+def cafe_section(colour: bool) -> PluginSection:
+    """Return the paper's algorithm for images: rates scaled to the batch, no second derivatives, Table 9's xi."""
+    return PluginSection.model_validate(
+        {
+            "name": "cafe",
+            "optimiser_one": "scaled_sgd",
+            "optimiser_two": "scaled_sgd",
+            "lr_one": 1.0,
+            "lr_two": 1.0,
+            "lr_three": 0.05 if colour else 0.1,
+            "final_three": 0.02,
+            "alpha": 0.0,
+            "xi": 90.0 if colour else 25.0,
+        }
+    )
+
+
+def beside_paper(data: Data, batch_size: int, rounds: int) -> list[dict[str, Any]]:
+    """Return, for both attacks, the rounds and the attack's own seconds it took, and the quality at the end."""
+    cafe = cafe_section(colour=data.sample_shape[0] > 1)
+    return [
+        _race("exact, 2 epochs", EXACT, "epochs", data, batch_size, 2 * -(-len(data.x) // batch_size), looks=1),
+        _race(f"cafe, {rounds} rounds", cafe, "uniform", data, batch_size, rounds, looks=24),
+    ]
+
+
+def _race(
+    name: str, section: PluginSection, schedule: str, data: Data, batch_size: int, rounds: int, looks: int
+) -> dict[str, Any]:
+    setting = trial_setting(data, batch_size, schedule, rounds)
+    attack = attacks.build(section).start(setting)
+    every = max(1, rounds // looks)
+    seconds, reached, psnr = 0.0, None, float("nan")
+    for observation in observations(setting, data.x, data.y, TrainingConfig()):
+        began = time.monotonic()
+        attack.observe(observation)
+        if observation.round % every == 0 or observation.round == rounds:
+            recovery = attack.recover(silent)
+            seconds += time.monotonic() - began
+            scores = score(recovery, setting, data)
+            psnr = float("nan") if scores is None else scores["psnr_mean"]
+            if psnr >= TARGET and reached is None:
+                reached = {"rounds": observation.round, "seconds": seconds}
+        else:
+            seconds += time.monotonic() - began
+    return {"attack": name, "reached": reached, "rounds": rounds, "seconds": seconds, "psnr_mean": psnr}
+
+
+def show(results: list[dict[str, Any]], samples: int, batch_size: int) -> None:
+    """Print the comparison."""
+    table = Table(f"{samples} samples, K = {batch_size}", f"{TARGET:g} dB after", "all rounds", "PSNR mean at the end")
+    for result in results:
+        reached = result["reached"]
+        table.add_row(
+            result["attack"],
+            "not reached" if reached is None else f"{reached['rounds']} rounds, {reached['seconds']:.1f} s",
+            f"{result['seconds']:.1f} s",
+            f"{result['psnr_mean']:.1f}",
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    if all(result["reached"] for result in results):
+        ours, papers = (result["reached"] for result in results)
+        console.print(
+            f"The paper's algorithm takes {papers['rounds'] / ours['rounds']:.0f} times the rounds and "
+            f"{papers['seconds'] / ours['seconds']:.1f} times the attack's own time."
+        )

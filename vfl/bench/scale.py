@@ -1,0 +1,248 @@
+"""`cafe bench scale`: runs of up to 8,000 samples and 64 workers, and the model of their cost for `cafe plan`."""
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from vfl.bench.rigs.meter import Meter, peak_memory
+from vfl.config import RunConfig, parse_config
+from vfl.datasets.slices import load_data
+from vfl.folder.journal import NAME
+from vfl.folder.results import load_summary
+from vfl.folder.versions import versions
+from vfl.local.launch import run_federation
+from vfl.plan.fitted import Fitted, fit, predict
+from vfl.plan.machine import Floors, best_of, describe, measure_floors
+from vfl.plan.main import ranged
+from vfl.plan.terms import KNOWN, PHASES, PROCESSES, Terms, memory_terms, seconds_terms
+from vfl.plan.workload import Workload, workload_of
+from vfl.referee import score_run
+
+SMALL: dict[str, Any] = {"model": {"name": "mlp", "hidden": [64]}, "attack": {"name": "exact"}}
+
+
+def point(samples: int, workers: int, batch_size: int = 20, **changes: Any) -> dict[str, Any]:
+    """Return the config of a measured run: two epochs whose batches share at most one sample, as with large N."""
+    shape = changes.pop("shape", [1, 16, 16] if workers < 16 else [3, 32, 32])
+    federation = {"workers": workers, "batch_size": batch_size, "epochs": 2, "schedule": "orthogonal"}
+    federation |= changes.pop("federation", {})
+    tree = {"data": {"name": "synthetic", "samples": samples, "shape": shape}, "federation": federation, **SMALL}
+    return tree | changes
+
+
+CNN = {"name": "vfl.bench.rigs.small_cnn:small_cnn"}
+SQUARES = {"name": "exact", "method": "least_squares"}
+PAPER = {"model": {"name": "cafe_cnn"}, "data": {"name": "photos", "samples": 24}}
+DEMO = {"epochs": 4, "schedule": "epochs"}
+POINTS: tuple[dict[str, Any], ...] = (
+    point(200, 2, 10),
+    point(1000, 2),
+    point(100, 2, 10, model=CNN),
+    point(400, 4),
+    point(400, 16),
+    point(200, 2, 10, federation={"epochs": 12}, attack=SQUARES),
+    point(24, 4, 4, **PAPER),
+    point(120, 4, 24, model=PAPER["model"], data={"name": "photos", "samples": 120}, federation=DEMO),
+    point(24, 4, 12, **PAPER, training={"lr": 0.01}, attack={"name": "none"}),
+    point(8000, 2, shape=[1, 32, 32]),
+    point(400, 64),
+    point(2000, 2),
+    point(4000, 2),
+    point(400, 8),
+    point(400, 32),
+)
+SHORT: tuple[dict[str, Any], ...] = (point(30, 2, 5), point(60, 2, 5), point(30, 2, 5, attack={"name": "none"}))
+
+
+def bench_scale(out: Path | None, short: bool) -> None:
+    """Measure every point, fit, print measured beside predicted; with --out write the model that `cafe plan` reads."""
+    wanted, console = SHORT if short else POINTS, Console(stderr=True, highlight=False)
+    floors, points = _measured_before(out)
+    if not points:
+        measure(parse_config(SHORT[0], "cafe bench scale"))  # what is imported once is no part of a run
+    for number, tree in enumerate(wanted, start=1):
+        config = parse_config(tree, "cafe bench scale")
+        console.print(f"{number} of {len(wanted)}: {_name(config)}")
+        if tree in [one["config"] for one in points]:
+            continue
+        points.append({"config": tree, **measure(config)})
+        floors = best_of(floors, measure_floors())
+        if out is not None:
+            text = json.dumps({"floors": asdict(floors), "points": points})
+            _unfinished(out).write_text(text + "\n", encoding="utf-8")
+    points = [one for one in points if one["config"] in wanted]
+    fitted = fit_points(points, floors)
+    show(fitted)
+    show_left_out(points, floors)
+    if out is not None:
+        fitted.save(out)
+        _unfinished(out).unlink(missing_ok=True)
+
+
+def _unfinished(out: Path) -> Path:
+    return out.with_suffix(".points")
+
+
+def _measured_before(out: Path | None) -> tuple[Floors, list[dict[str, Any]]]:
+    """Return what was measured for this file before somebody stopped it: the whole takes its time."""
+    if out is None or not _unfinished(out).exists():
+        return measure_floors(), []
+    tree = json.loads(_unfinished(out).read_text(encoding="utf-8"))
+    return Floors(**tree["floors"]), tree["points"]
+
+
+def measure(config: RunConfig) -> dict[str, Any]:
+    """Run a config; return the seconds of a core by phase, the bytes, and the most memory by process."""
+    data, attacked = load_data(config), config.attack.name != "none"
+    with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
+        out, began = Path(folder), time.monotonic()
+        with Meter(config.federation.workers + 1 + attacked) as meter:
+            run_federation(config, data, out, quiet=True)
+            scoring = time.process_time()
+            score_run(out, config, data)
+            scoring = time.process_time() - scoring
+        lines = [json.loads(line) for line in (out / NAME).read_text(encoding="utf-8").splitlines()]
+        summary = load_summary(out)
+    seconds = {"federation": sum(meter.computed(name) for name in meter.names() if name != "attack")}
+    if attacked:
+        seconds |= _attack_seconds(meter, lines)
+        seconds["scoring"] = scoring
+    workers = [name for name in meter.names() if name.startswith("worker")]
+    memory = {
+        "coordinator": meter.peak["coordinator"],
+        "worker": max(meter.peak[name] for name in workers),
+        "launcher": peak_memory(psutil.Process()),
+    }
+    if attacked:
+        memory["attack"] = meter.peak["attack"]
+    return {
+        "seconds": seconds,
+        "bytes": {key: summary["bytes"][key] for key in ("up", "down", "peer")},
+        "memory": memory,
+        "shared": meter.shared,
+        "wall_seconds": {**summary["seconds"], "all": time.monotonic() - began},
+    }
+
+
+def _attack_seconds(meter: Meter, lines: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Divide what the attack's process computed by the times at which its steps reported to the journal."""
+    steps: dict[str, list[float]] = {}
+    for line in lines:
+        if line["kind"] == "step":
+            steps.setdefault(line["name"], []).append(line["t"])
+    attacking = next(line["t"] for line in lines if line["kind"] == "state" and line["state"] == "attacking")
+    # The journal holds the last line of a step back until the next step has something to say: the one before tells
+    observed = meter.computed("attack", [attacking, *steps.get("observing", [])[:-1]][-1])
+    inverting = meter.computed("attack", steps["step III"][0]) if "step III" in steps else meter.computed("attack")
+    seconds = {"observing": observed, "steps I and II": inverting - observed}
+    if "step III" in steps:
+        seconds["step III"] = meter.computed("attack") - inverting
+    return seconds
+
+
+def fit_points(points: Sequence[dict[str, Any]], floors: Floors) -> Fitted:
+    """Fit the coefficients of every phase and process to the points that have it."""
+    loads = [workload_of(parse_config(one["config"], "cafe bench scale")) for one in points]
+    ranges: dict[str, tuple[float, float]] = {}
+    for name in ranged(loads[0]):
+        values = [value for load in loads if (value := ranged(load)[name])]
+        ranges[name] = (min(values), max(values)) if values else (0, 0)
+    return Fitted(
+        seconds={
+            phase: _fit(loads, points, phase, "seconds", floors)
+            for phase in PHASES
+            if any(phase in p["seconds"] for p in points)
+        },
+        memory={process: _fit_memory(loads, points, process, floors) for process in PROCESSES},
+        floors=floors,
+        ranges=ranges,
+        shared=statistics.median([one["shared"] for one in points if one["shared"]] or [0]) / 1e9,
+        about={"machine": describe(), "versions": versions(), "measured": time.strftime("%Y-%m-%d")},
+        points=points,
+    )
+
+
+def _fit(
+    loads: Sequence[Workload], points: Sequence[dict[str, Any]], what: str, kind: str, floors: Floors
+) -> dict[str, float]:
+    terms = [_terms(load, kind)[what] for load, one in zip(loads, points, strict=True) if what in one[kind]]
+    measured = [one[kind][what] for one in points if what in one[kind]]
+    return fit(terms, measured, {name: times * floors.gflop for name, times in KNOWN.items()})
+
+
+def _fit_memory(
+    loads: Sequence[Workload], points: Sequence[dict[str, Any]], process: str, floors: Floors
+) -> dict[str, float]:
+    """Return gigabytes, raised so far that no measured run had more: what is planned for must be enough."""
+    fitted = _fit(loads, points, process, "memory", floors)
+    most = [
+        one["memory"][process] / predict(fitted, memory_terms(load)[process])
+        for load, one in zip(loads, points, strict=True)
+        if process in one["memory"]
+    ]
+    return {name: value * max(1.0, *most) / 1e9 for name, value in fitted.items()}
+
+
+def _terms(load: Workload, kind: str) -> dict[str, Terms]:
+    return seconds_terms(load) if kind == "seconds" else memory_terms(load)
+
+
+def show(fitted: Fitted) -> None:
+    """Print every measured point with what the model makes of it."""
+    console = Console(highlight=False, width=150)
+    configs = [parse_config(dict(one["config"]), "cafe bench scale") for one in fitted.points]
+    loads = [workload_of(config) for config in configs]
+    for kind, names, unit in (("seconds", PHASES, 1.0), ("memory", PROCESSES, 1e6)):
+        title = "seconds of a core: measured / predicted" if kind == "seconds" else "peak MB: measured / predicted"
+        table = Table("", *names, *(["bytes"] if kind == "seconds" else []), title=title)
+        coefficients = fitted.seconds if kind == "seconds" else fitted.memory
+        for config, load, one in zip(configs, loads, fitted.points, strict=True):
+            cells = []
+            for name in names:
+                if name not in one[kind]:
+                    cells.append("")
+                    continue
+                found = predict(coefficients[name], _terms(load, kind)[name]) * (1.0 if kind == "seconds" else 1e9)
+                cells.append(f"{one[kind][name] / unit:.3g} / {found / unit:.3g}")
+            if kind == "seconds":
+                counted = {"up": load.traffic.up, "down": load.traffic.down, "peer": load.traffic.peer}
+                apart = sum(abs(counted[key] - one["bytes"][key]) for key in counted)
+                cells.append(f"{sum(counted.values()) / 1e6:.2f} MB, {apart} B off")
+            table.add_row(_name(config), *cells)
+        console.print(table)
+
+
+def show_left_out(points: Sequence[dict[str, Any]], floors: Floors) -> None:
+    """Print what the model makes of the largest run when it was fitted to all others: what extrapolation is worth."""
+    largest = max(points, key=lambda one: one["config"]["data"]["samples"])
+    config = parse_config(largest["config"], "cafe bench scale")
+    fitted = fit_points([one for one in points if one is not largest], floors)
+    load = workload_of(config)
+    console = Console(highlight=False, width=150)
+    console.print(f"Left out of the fit: {_name(config)}")
+    for kind, coefficients, unit in (("seconds", fitted.seconds, "s"), ("memory", fitted.memory, "MB")):
+        cells = []
+        for name, found in largest[kind].items():
+            guess = predict(coefficients[name], _terms(load, kind)[name]) * (1.0 if kind == "seconds" else 1e3)
+            cells.append(f"{name} {found / (1 if kind == 'seconds' else 1e6):.3g} / {guess:.3g} {unit}")
+        console.print(f"  {kind}, measured / predicted: {', '.join(cells)}")
+
+
+def _name(config: RunConfig) -> str:
+    federation, attack = config.federation, config.attack
+    samples = (config.data.model_extra or {}).get("samples")
+    by = " by least squares" if (attack.model_extra or {}).get("method") else ""
+    moving = "" if config.training.frozen else ", parameters change"
+    return (
+        f"N {samples}, M {federation.workers}, K {federation.batch_size}, {config.model.name.rpartition(':')[2]}"
+        f"{moving}, {attack.name}{by}"
+    )

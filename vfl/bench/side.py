@@ -1,0 +1,107 @@
+"""`cafe bench side`: what an attack beside the training costs the rounds, as seconds a round over those without one."""
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from attacker.exact import Exact
+from attacker.exact.attack import ExactAttack
+from attacker.interface import Attack, Progress, Recovery, Setting
+from vfl.bench.federation import NO_ATTACK, Case, federate, noise
+from vfl.datasets import Data
+from vfl.registry import PluginSection
+
+WORKERS = 4
+FULL, SHORT = (60, 5), (30, 1)
+"""Rounds, and how often; three epochs are the fewest with which `exact` follows parameters."""
+
+
+@dataclass(frozen=True)
+class Rival:
+    """An attack, and the training that it goes on beside."""
+
+    name: str
+    lr: float
+    attack: PluginSection
+
+
+class Collecting(Exact):
+    """`exact` as it is during the rounds; afterwards, when no round is left to slow down, it recovers nothing."""
+
+    def start(self, setting: Setting) -> Attack:
+        """Begin as `exact` does."""
+        attack = super().start(setting)
+        assert isinstance(attack, ExactAttack)
+        return _Collecting(attack)
+
+
+class _Collecting:
+    def __init__(self, attack: ExactAttack) -> None:
+        self.observe = attack.observe
+
+    def recover(self, _progress: Progress) -> Recovery:
+        return Recovery(used=())
+
+
+COLLECTING = PluginSection(name="vfl.bench.side:Collecting")
+RIVALS = (
+    Rival("frozen, exact", 0.0, COLLECTING),
+    Rival("parameters change, exact", 0.01, COLLECTING),
+    Rival(
+        "parameters change, cafe: all three steps every round",
+        0.01,
+        PluginSection.model_validate({"name": "cafe", "switch_one": None, "switch_two": None}),
+    ),
+)
+
+
+def bench_side(out: Path | None, short: bool) -> None:
+    """Measure and print; runs with and without the attack take turns, so that other load on the machine hits both."""
+    rounds, repeats = SHORT if short else FULL
+    data = noise()
+    results = [_measure(rival, data, rounds, repeats) for rival in RIVALS]
+    _print(results, rounds, repeats)
+    if out is not None:
+        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def _measure(rival: Rival, data: Data, rounds: int, repeats: int) -> dict[str, Any]:
+    alone: list[float] = []
+    beside: list[float] = []
+    queues = []
+    for _ in range(repeats):
+        for attack, took in ((NO_ATTACK, alone), (rival.attack, beside)):
+            summary = federate(Case(WORKERS, rival.lr, rounds, 1, attack=attack), data)
+            took.append(1 / summary["rounds_per_second"])
+        queues.append(summary["attack"]["queue"])
+    ratios = [with_it / without for with_it, without in zip(beside, alone, strict=True)]
+    return {
+        "case": rival.name,
+        "seconds_alone": statistics.median(alone),
+        "seconds_beside": statistics.median(beside),
+        "ratio": statistics.median(ratios),
+        "ratio_lowest": min(beside) / min(alone),
+        "ratios": ratios,
+        "queues": queues,
+    }
+
+
+def _print(results: list[dict[str, Any]], rounds: int, repeats: int) -> None:
+    table = Table("CIFAR-10 shapes, K = 40", "no attack", "attack beside", "ratio", "of the fastest", "rounds behind")
+    for result in results:
+        table.add_row(
+            result["case"],
+            f"{result['seconds_alone'] * 1e3:.0f} ms",
+            f"{result['seconds_beside'] * 1e3:.0f} ms",
+            f"{result['ratio']:.3f}",
+            f"{result['ratio_lowest']:.3f}",
+            str(max(queue["longest"] for queue in result["queues"])),
+        )
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"A round of {WORKERS} workers: medians of {repeats} runs of {rounds} rounds each, in turns.")

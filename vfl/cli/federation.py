@@ -1,0 +1,227 @@
+"""`run`, `plan`, `serve`, `work`: a federation on this machine, what it takes, and its parties one by one."""
+
+import contextlib
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vfl.cli.ending import finish, reported, show
+from vfl.cli.options import (
+    REJOIN_SECONDS,
+    UI_LISTEN,
+    Changes,
+    ConfigFile,
+    Insecure,
+    Json,
+    Out,
+    Quiet,
+    Resume,
+    Tls,
+    Ui,
+    UiListen,
+    check_address,
+    check_worker,
+    results_folder,
+)
+from vfl.config import load_config
+from vfl.errors import UserError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+
+def run(
+    file: ConfigFile,
+    changes: Changes = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    resume: Resume = False,
+    ui: Ui = False,
+    ui_listen: UiListen = UI_LISTEN,
+) -> None:
+    """Run a whole federation on this machine: coordinator, workers, attack, scores."""
+    config = load_config(file, changes)
+    check_address(ui_listen, "--ui-listen")
+    folder = results_folder(out, file)
+    from vfl.forkserver import warm_up
+
+    warm_up(trains=not config.training.frozen)
+    from vfl.cli.progress import Watch
+    from vfl.datasets.slices import load_data
+    from vfl.local.launch import run_federation
+
+    with _page(ui, ui_listen, folder) as controls:
+        data = load_data(config)
+        with reported(folder), Watch(folder, config.federation.workers, quiet) as watch:
+            run_federation(config, data, folder, not (watch.live or ui), resume, controls)
+            finish(folder, config, data)
+        show(folder, quiet, as_json)
+
+
+def plan(
+    file: ConfigFile,
+    changes: Changes = None,
+    out: Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON on standard output.")] = False,
+    memory: Annotated[
+        float | None, typer.Option(min=0, metavar="GB", help="Plan for a machine with so much memory free.")
+    ] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="Plan for a machine with so many cores.")] = None,
+) -> None:
+    """Say what a run takes before anything runs: rounds, bytes, memory, time; warn if this machine is too small."""
+    config = load_config(file, changes)
+    if memory is not None and not math.isfinite(memory):
+        raise UserError(f"--memory {memory}: expected so many gigabytes")
+    import json
+    from dataclasses import replace
+
+    from vfl.plan.machine import this_machine
+    from vfl.plan.main import make_plan
+    from vfl.plan.show import show_plan
+
+    folder = out or Path("runs") / file.stem
+    machine = this_machine(folder)
+    if memory is not None:
+        machine = replace(machine, memory=round(memory * 1e9))
+    found = make_plan(config, folder, replace(machine, cores=cores or machine.cores))
+    if as_json:
+        print(json.dumps(found.tree(), indent=1))
+    else:
+        show_plan(found)
+
+
+def serve(
+    file: ConfigFile,
+    changes: Changes = None,
+    out: Out = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    listen: Annotated[str, typer.Option(help="Where workers reach the coordinator, HOST:PORT.")] = "127.0.0.1:7000",
+    referee: Annotated[
+        bool, typer.Option("--referee", help="Simulation: load the data set afterwards and score the attack.")
+    ] = False,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="With federation.label_holder coordinator: a file with the labels, as `cafe slice` writes."),
+    ] = None,
+    label_listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Where workers then reach the coordinator's label holder.")
+    ] = None,
+    label_advertise: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The address they are told, if it is not --label-listen's.")
+    ] = None,
+    tls: Tls = None,
+    insecure: Insecure = False,
+    resume: Resume = False,
+    ui: Ui = False,
+    ui_listen: UiListen = UI_LISTEN,
+) -> None:
+    """Start the coordinator alone; workers join with `cafe work`."""
+    config = load_config(file, changes)
+    for name, address in (
+        ("--listen", listen),
+        ("--ui-listen", ui_listen),
+        ("--label-listen", label_listen),
+        ("--label-advertise", label_advertise),
+    ):
+        if address is not None:
+            check_address(address, name)
+    from vfl.net.tls import COORDINATOR, identity_for
+
+    identity = identity_for(tls, insecure, COORDINATOR, {"--listen": listen})
+    folder = results_folder(out, file)
+    from server.main import ServeOptions
+    from server.main import serve as conduct
+    from vfl.cli.progress import Watch
+    from vfl.datasets.slices import load_data
+    from vfl.local.label_party import LabelOptions, label_party
+    from vfl.referee.estimates import Estimates
+
+    workers, patience = config.federation.workers, config.federation.patience(REJOIN_SECONDS)
+    told = LabelOptions(labels, label_listen, label_advertise)
+    with label_party(config, told, tls, insecure, patience) as party, _page(ui, ui_listen, folder) as controls:
+        options = ServeOptions(
+            folder,
+            listen,
+            tls=identity,
+            rejoin_timeout=patience,
+            resume=resume,
+            workers_wait=patience > 0,
+            estimates=ui,
+            controls=controls,
+            labels=party.labels if party else None,
+            label_holder=party.start if party else None,
+        )
+        noted = Estimates(folder) if ui else contextlib.nullcontext()
+        with reported(folder), noted, Watch(folder, workers, quiet) as watch:
+            conduct(
+                config,
+                options,
+                lambda address: watch.say(f"coordinator listening on {address}, waiting for {workers} workers"),
+            )
+            finish(folder, config, load_data(config) if referee else None)
+        show(folder, quiet, as_json)
+
+
+def work(
+    file: ConfigFile,
+    worker: Annotated[int, typer.Option("--id", min=0, help="This worker's number, from 0.")],
+    coordinator: Annotated[str, typer.Option(help="The coordinator, HOST:PORT.")],
+    changes: Changes = None,
+    listen: Annotated[
+        str, typer.Option(help="Where peers reach this worker, HOST:PORT; port 0 takes a free one.")
+    ] = "127.0.0.1:0",
+    advertise: Annotated[str | None, typer.Option(help="The address peers are told, if it is not --listen's.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A file with this worker's own slice, or its own table (.csv, .tsv, .parquet, .npz), whose rows are "
+            "then aligned with the others'; without it the config's data set is cut."
+        ),
+    ] = None,
+    align_key: Annotated[
+        Path | None, typer.Option(help="With a table: a file with the secret that all workers share, and nobody else.")
+    ] = None,
+    psi: Annotated[
+        bool, typer.Option("--psi", help="With a table and two workers: private set intersection instead of a key.")
+    ] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")] = None,
+    key_file: Annotated[
+        Path | None, typer.Option(help="A file with this worker's secret, which its defences draw from.")
+    ] = None,
+    tls: Tls = None,
+    insecure: Insecure = False,
+) -> None:
+    """Start one worker; it waits for its coordinator and takes part in one run."""
+    config = load_config(file, changes)
+    check_worker(worker, config)
+    for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
+        if address is not None:
+            check_address(address, name)
+    from vfl.net.tls import identity_for, worker_role
+
+    identity = identity_for(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
+    from vfl.folder.show import defence_lines
+    from worker.alignment import hold
+    from worker.main import work as take_part
+    from worker.rounds import WorkerOptions
+
+    patience = config.federation.patience(REJOIN_SECONDS)
+    options = WorkerOptions(worker, coordinator, listen, advertise, threads, key_file, identity, insecure, patience)
+    finished = take_part(config, hold(config, data, align_key, options, psi), options)
+    print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
+    for line in defence_lines([finished.defence]):
+        print(line, file=sys.stderr)
+
+
+def _page(ui: bool, listen: str, folder: Path) -> "contextlib.AbstractContextManager[Connection | None]":
+    """Return the live page of a run, if one is asked for; inside, where the coordinator hears of it."""
+    if not ui:
+        return contextlib.nullcontext()
+    from vfl.ui.main import live_page
+
+    return live_page(folder, listen)

@@ -1,0 +1,251 @@
+"""What one worker holds, in memory and as a file: its slice of every sample, or some samples whole; and labels."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from vfl.config import RunConfig
+from vfl.datasets import Data, DataSet, Facts, datasets
+from vfl.datasets.checking import check_data, check_facts_of
+from vfl.errors import UserError
+from vfl.files import PRIVATE, make_private, refuse_irregular
+from vfl.folder.results import write_atomically
+from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
+from vfl.partition import Box, Shape, column_boxes, partition
+from vfl.topology import even_runs, sample_runs
+
+NONE = (
+    "give it some, or, if it has the labels alone, make it the last worker and the label holder, and set "
+    "federation.label_holder_features to false"
+)
+"""What to do about a worker without columns."""
+
+LABELS = "labels.safetensors"
+"""The file with what the coordinator holds, if it holds the labels."""
+
+
+@dataclass(frozen=True)
+class WorkerData:
+    """One worker's data. Only the label holder has y, y_test and classes; in a horizontal federation all have."""
+
+    box: Box
+    x: Tensor
+    ids_digest: bytes
+    x_test: Tensor | None = None
+    y: Tensor | None = None
+    y_test: Tensor | None = None
+    classes: int = 0
+    most: int = 0
+    """In a horizontal federation the largest number of samples that any worker holds, which an epoch's length is by."""
+
+    def save(self, path: Path) -> None:
+        """Write the slice to a file that is its owner's alone."""
+        named = {"x": self.x, "x_test": self.x_test, "y": self.y, "y_test": self.y_test}
+        tensors = {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
+        about = {
+            "sample_shape": self.box.sample_shape,
+            "start": self.box.start,
+            "stop": self.box.stop,
+            "ids_digest": self.ids_digest.hex(),
+            "classes": self.classes,
+            "most": self.most,
+        }
+        told = {"slice": json.dumps(about)}
+        write_atomically(path, lambda new: save_file(tensors, make_private(new), metadata=told), False, PRIVATE)
+
+    @staticmethod
+    def load(path: Path) -> "WorkerData":
+        """Read the slice from a file."""
+        try:
+            refuse_irregular(path)
+            with safe_open(path, framework="pt") as file:
+                about = json.loads((file.metadata() or {})["slice"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            data = WorkerData(
+                Box(_bounds(about["sample_shape"]), _bounds(about["start"]), _bounds(about["stop"])),
+                tensors["x"],
+                bytes.fromhex(about["ids_digest"]),
+                tensors.get("x_test"),
+                tensors.get("y"),
+                tensors.get("y_test"),
+                int(about["classes"]),
+                int(about.get("most", 0)),
+            )
+            problem = data._problem()
+            if problem:
+                raise ValueError(problem)
+            return data
+        except FileNotFoundError:
+            raise UserError(f"there is no slice file {path}") from None
+        except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError, RuntimeError) as error:
+            raise UserError(f"{path} is not a worker's slice file: {plain(str(error))}") from None
+
+    def _problem(self) -> str | None:
+        """Return in what the parts of a slice do not fit each other."""
+        problem = self.box.problem()
+        if problem:
+            return f"the slice {problem}"
+        for x, y in ((self.x, self.y), (self.x_test, self.y_test)):
+            if x is None:
+                if y is not None:
+                    return "it has labels of test samples, and no test samples"
+                continue
+            if x.dim() < 2 or not len(x) or tuple(x.shape[1:]) != self.box.shape or not x.is_floating_point():
+                return f"its samples are {x.dtype} of shape {tuple(x.shape)}, expected (N, *{self.box.shape})"
+            if not bool(torch.isfinite(x).all()):
+                return "it has values that are not finite"
+            if (y is None) != (self.y is None):
+                return "it has labels of training or test samples, and not of both"
+            if y is not None and (y.dtype != torch.int64 or y.shape != x.shape[:1]):
+                return f"its labels are {y.dtype} of shape {tuple(y.shape)} for {len(x)} samples"
+            if y is not None and not 0 <= int(y.min()) <= int(y.max()) < self.classes <= CLASSES:
+                return f"its labels are from {int(y.min())} to {int(y.max())}, and it says {self.classes} classes"
+        return None
+
+
+def _bounds(value: Any) -> Shape:
+    """Return one of a box's three rows of numbers."""
+    whole = isinstance(value, list) and len(value) <= DIMENSIONS
+    if not whole or not all(type(one) is int and 0 <= one <= FEATURES for one in value):
+        raise ValueError(f"its bounds are not at most {DIMENSIONS} whole numbers")
+    return tuple(value)
+
+
+def load_data(config: RunConfig) -> Data:
+    """Load the whole data set that a config names."""
+    plugin = _plugin(config)
+    with datasets.guard(config.data.name, plugin, "load"):
+        return check_data(plugin.load(), config.data.name)
+
+
+def data_facts(config: RunConfig) -> Facts:
+    """Return what the data set that a config names is, loading no more of it than that takes."""
+    plugin = _plugin(config)
+    if type(plugin).facts is DataSet.facts:
+        return Facts.of(load_data(config))
+    with datasets.guard(config.data.name, plugin, "facts"):
+        return check_facts_of(plugin.facts(), config.data.name)
+
+
+def _plugin(config: RunConfig) -> DataSet:
+    federation = config.federation
+    return datasets.build(config.data).with_labels_at(None if federation.labels_at_coordinator else federation.holder)
+
+
+def check_facts(config: RunConfig, facts: Facts) -> None:
+    """Refuse a run that the data set has too little for."""
+    if config.federation.batch_size > facts.samples:
+        size = config.federation.batch_size
+        raise UserError(f"federation.batch_size: {size} is more than the {facts.samples} samples")
+    if config.training.evaluate_every and not facts.test_samples:
+        raise UserError("training.evaluate_every: there are no test samples to evaluate on (data.test_samples)")
+    if facts.classes < 2:
+        raise UserError("data: all labels are the same; there is nothing to learn")
+
+
+def boxes_of(data: Data | Facts, config: RunConfig) -> list[Box]:
+    """Return the slice of every worker with features: as the config says, as the data set says, or divided evenly."""
+    if config.federation.horizontal:
+        return [_whole(data)]
+    workers, slices = config.federation.feature_holders, config.federation.slices
+    if not data.columns:
+        return partition(data.sample_shape, workers, slices)
+    widths = [column.width for column in data.columns]
+    if data.groups is None:
+        return column_boxes(widths, partition((len(widths),), workers, slices))
+    if slices is not None:
+        raise UserError("federation.slices: the data set says already which columns each worker holds")
+    groups = data.groups
+    if not config.federation.label_holder_features and len(groups) == workers + 1:
+        check_alone(config, groups[-1], "data")
+        groups = groups[:-1]
+    if len(groups) != workers:
+        raise UserError(f"federation.workers: {workers}, but data has columns for {len(groups)} workers")
+    if 0 in groups:
+        raise UserError(f"data: worker {groups.index(0)} has no columns; {NONE}")
+    edges = pairwise(accumulate(groups, initial=0))
+    return column_boxes(widths, partition((len(widths),), workers, [f"{first}:{last}" for first, last in edges]))
+
+
+def check_alone(config: RunConfig, columns: int, source: str) -> None:
+    """Refuse columns at a label holder that is said to have none."""
+    if columns:
+        raise UserError(
+            f"{source}: the label holder, worker {config.federation.holder}, has {columns} columns, and "
+            f"federation.label_holder_features is false: set it to true, or leave the columns out"
+        )
+
+
+def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
+    """Return what one worker of the federation holds of the data."""
+    if config.federation.horizontal:
+        return _share_for(data, config, worker)
+    box = dict(enumerate(boxes_of(data, config))).get(worker, Box.nothing(data.sample_shape))
+    holds_labels = worker == config.federation.holder
+    return WorkerData(
+        box,
+        box.cut(data.x),
+        digest(data.ids),
+        None if data.x_test is None else box.cut(data.x_test),
+        data.y if holds_labels else None,
+        data.y_test if holds_labels else None,
+        data.classes if holds_labels else 0,
+    )
+
+
+def _share_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
+    """Return the samples of one worker of a horizontal federation: a run of those to train with, and of the tests."""
+    workers = config.federation.workers
+    runs = sample_runs(len(data.x), workers, config.federation.batch_size)
+    own, tested = runs[worker], even_runs(0 if data.x_test is None else len(data.x_test), workers)[worker]
+    x_test = None if data.x_test is None or tested.start == tested.stop else data.x_test[tested]
+    return WorkerData(
+        _whole(data),
+        data.x[own],
+        digest(data.ids[own]),
+        x_test,
+        data.y[own],
+        None if data.y_test is None or x_test is None else data.y_test[tested],
+        data.classes,
+        max(run.stop - run.start for run in runs),
+    )
+
+
+def _whole(data: Data | Facts) -> Box:
+    if data.groups is not None:
+        raise UserError(
+            "data: it says which columns each worker holds, and in a horizontal federation each has all of them; "
+            "give one file for all (data.path) and no data.columns"
+        )
+    return Box.all(data.sample_shape)
+
+
+def write_slices(config: RunConfig, data: Data, folder: Path) -> list[Path]:
+    """Give each party a file with its own slice, so that none of them ever holds another's features.
+
+    Where the coordinator has the labels, theirs is the last.
+    """
+    paths = []
+    for worker in range(config.federation.parties):
+        path = folder / (LABELS if worker == config.federation.workers else f"worker-{worker}.safetensors")
+        slice_for(data, config, worker).save(path)
+        paths.append(path)
+    return paths
+
+
+def digest(ids: Sequence[str]) -> bytes:
+    """Return SHA-256 over the sample ids in order."""
+    total = hashlib.sha256()
+    for name in ids:
+        encoded = name.encode(errors="surrogateescape")  # an id may be a file's name, which is any bytes
+        total.update(len(encoded).to_bytes(4, "little") + encoded)
+    return total.digest()

@@ -1,0 +1,191 @@
+"""An open table: its header, and its columns as numbers or words, whatever kind of file they are in."""
+
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vfl import limits
+from vfl.datasets.encoding import LONGEST, Text, Values, as_words, too_long
+from vfl.datasets.tables.wording import normal
+from vfl.errors import UserError
+from vfl.files.archive import ArchiveError
+from vfl.limits import plain
+
+TEXTS = ("string", "large_string", "string_view")
+"""Arrow's types of text."""
+
+NAMES = "data.categorical or data.id"
+"""What says that numbers are names."""
+
+WHOLE = r"^([-+]?(?:0|[1-9][0-9]*))\.0*$"
+"""A whole number that is written with a point, which names the same as without; 01.0 is a word of its own."""
+
+_WHOLE = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)
+
+
+class TableFile(ABC):
+    """An open table: its header is known, columns are read when they are asked for."""
+
+    def __init__(self, path: Path, missing: Collection[str], key: str) -> None:
+        """Read the header. `key` is what named the file, for sentences."""
+        self.path, self._missing, self._key = path, missing, key
+        with _reading(path, key):
+            self._raw_header = self._read_header()
+        self.header = tuple(normal(name.strip()) for name in self._raw_header)
+        if len(self.header) > limits.TABLE_COLUMNS:
+            raise UserError(f"data: {path} has {len(self.header)} columns, the limit is {limits.TABLE_COLUMNS}")
+        twice = sorted(name for name, count in Counter(self.header).items() if count > 1)
+        if twice:
+            if self.headless():
+                raise UserError(
+                    f"data: {path} seems to have no header line: its first one holds {_listed(self.header)}; "
+                    f"put a line with the columns' names before it"
+                )
+            raise UserError(f"data: {path} has more than one column called {_listed(twice)}; {self._unlike()}")
+
+    @abstractmethod
+    def _read_header(self) -> list[str]:
+        """Return the columns' names as the file has them."""
+
+    @abstractmethod
+    def _read_columns(self, names: list[str]) -> list[Any]:
+        """Return pyarrow's columns of these names, which are the file's own."""
+
+    def headless(self) -> bool:
+        """Tell whether what should be the columns' names looks like values."""
+        return False
+
+    def hint(self) -> str:
+        """Return what may be wrong with a file whose header lacks a column."""
+        return ""
+
+    def _unlike(self) -> str:
+        """Say what to do about two columns of one name."""
+        return "rename them"
+
+    def need(self, names: Collection[str], key: str) -> None:
+        """Say which of these columns the file has not."""
+        lacking = [name for name in names if name not in self.header]
+        if lacking:
+            there = f"{self.path} has no column {_listed(lacking)}; it has {_listed(self.header)}"
+            raise UserError(f"{key}: {there}{self.hint()}")
+
+    def read(self, names: Sequence[str], as_text: Collection[str]) -> dict[str, Values]:
+        """Return columns by name; those of `as_text` are words even where they look like numbers."""
+        with _reading(self.path, self._key):
+            columns = self._read_columns([self._raw_header[self.header.index(name)] for name in names])
+            return {
+                name: _values(column, name in as_text, self._missing, f"column {name!r} of {self.path}")
+                for name, column in zip(names, columns, strict=True)
+            }
+
+
+def check_kind(kind: Any, what: str) -> None:
+    """Refuse what is neither numbers nor text before it is read."""
+    types = pyarrow("types")
+    own = kind.value_type if types.is_dictionary(kind) else kind
+    number = types.is_floating(own) or types.is_integer(own) or types.is_decimal(own)
+    if not (number or str(own) in TEXTS or types.is_boolean(own) or types.is_null(own)):
+        raise UserError(f"data: {what} is of the type {kind}, expected numbers or text; convert it or leave it out")
+
+
+def check_size(path: Path, size: int) -> None:
+    """Refuse a file that would take too much memory."""
+    if size > limits.TABLE_BYTES:
+        raise UserError(f"data: {path} takes {size} bytes when it is read, the limit is {limits.TABLE_BYTES}")
+
+
+def _expanded(column: Any, what: str) -> Any:
+    """Return a column of words that is written as numbers into a list of them, with each word where it stands."""
+    compute = pyarrow("compute")
+    if str(column.type.value_type) in TEXTS:
+        sizes = [compute.binary_length(part.dictionary).take(part.indices) for part in column.chunks]
+        total = sum(compute.sum(one).as_py() or 0 for one in sizes)
+        if total > limits.TABLE_BYTES:
+            raise UserError(f"data: {what} takes {total} bytes when it is read, the limit is {limits.TABLE_BYTES}")
+    return column.cast(column.type.value_type)
+
+
+def _values(column: Any, as_text: bool, missing: Collection[str], what: str) -> Values:
+    """Return a column as numbers if all that is there are numbers, else as words."""
+    arrow, compute, types = pyarrow("lib"), pyarrow("compute"), pyarrow("types")
+    if types.is_dictionary(column.type):
+        column = _expanded(column, what)
+    if str(column.type) in TEXTS:
+        column = compute.utf8_normalize(compute.utf8_trim_whitespace(column), form="NFC")
+        gone = compute.is_in(column, value_set=arrow.array(sorted(missing), column.type))
+        column = compute.if_else(gone, arrow.scalar(None, column.type), column)
+        if not as_text:
+            try:
+                return _numbers(column, what)
+            except arrow.ArrowInvalid:
+                return _words(column)
+        return _words(compute.replace_substring_regex(column, pattern=WHOLE, replacement=r"\1"))
+    if as_text and types.is_floating(column.type):
+        return as_words(column.combine_chunks().to_numpy(zero_copy_only=False))  # a null becomes NaN, and -1 both
+    if as_text and types.is_decimal(column.type):
+        named = _words(column)
+        return Text(named.codes, tuple(map(_written, named.words)))
+    if types.is_boolean(column.type) or as_text:
+        return _words(compute.cast(column, arrow.string()))
+    try:
+        return _numbers(column, what)
+    except arrow.ArrowInvalid:
+        raise too_long(what, NAMES) from None
+
+
+def _numbers(column: Any, what: str) -> np.ndarray:
+    """Return a column as floats; whole numbers that text or decimals have too many digits of are refused here."""
+    arrow, compute, types = pyarrow("lib"), pyarrow("compute"), pyarrow("types")
+    floats = compute.cast(column, arrow.float64())
+    if not (types.is_floating(column.type) or types.is_integer(column.type) or types.is_null(column.type)):
+        large = compute.cast(column.filter(compute.greater_equal(compute.abs(floats), LONGEST)), arrow.string())
+        for word in large.unique().to_pylist():
+            if word and _WHOLE.fullmatch(word) and (len(word) > 400 or abs(int(word.partition(".")[0])) > LONGEST):
+                raise too_long(what, NAMES)
+    return np.array(floats.combine_chunks().to_numpy(zero_copy_only=False), dtype=np.float64)  # a null becomes NaN
+
+
+def _written(number: object) -> str:
+    """Write a decimal as floats are: without zeros behind the point, and without a point if nothing is left."""
+    whole, point, rest = f"{number:f}".partition(".")
+    return f"{whole}{point}{rest.rstrip('0')}".removesuffix(".")
+
+
+def _words(column: Any) -> Text:
+    encoded = column.combine_chunks().dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return Text(codes.astype(np.int64), tuple(encoded.dictionary.to_pylist()))
+
+
+def pyarrow(module: str) -> Any:
+    """Return one of pyarrow's modules, or say how to get it."""
+    try:
+        return import_module(f"pyarrow.{module}")
+    except ImportError:
+        raise UserError("data: tables are read by pyarrow: pip install 'cafe-vfl[tables]'") from None
+
+
+@contextmanager
+def _reading(path: Path, key: str) -> Iterator[None]:
+    """Turn what goes wrong with a file into a sentence."""
+    if not path.is_file():
+        raise UserError(f"{key}: {path} is a folder" if path.is_dir() else f"{key}: there is no file {path}")
+    try:
+        yield
+    except (pyarrow("lib").ArrowException, ArchiveError, OSError, UnicodeError) as error:
+        said = plain(" ".join(str(error).split())[:200])
+        hint = " (is data.separator right?)" if "Expected 1 columns" in said else ""
+        raise UserError(f"{key}: {path} cannot be read as a table: {said}{hint}") from None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(repr, names[:12]))
+    return shown if len(names) <= 12 else f"{shown} and {len(names) - 12} more"

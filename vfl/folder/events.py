@@ -1,0 +1,66 @@
+"""A run's curves and pictures for TensorBoard, below `events/`: whoever knows something more adds a file there."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from vfl.files.archive import read_archive
+from vfl.folder.grid import in_rows
+from vfl.folder.results import Record
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+
+def write_events(out: Path, record: Record) -> None:
+    """Write what is known without the truth: every round's loss and learning rate, evaluations, recovered images."""
+    with _writer(out) as writer:
+        for number, loss in enumerate(record.losses, start=1):
+            writer.add_scalar("train/loss", loss, number)
+        for number, rate in enumerate(record.rates, start=1):
+            writer.add_scalar("train/learning_rate", rate, number)
+        for tested in record.evaluations:
+            writer.add_scalar("test/loss", tested.loss, tested.round)
+            writer.add_scalar("test/accuracy", tested.accuracy, tested.round)
+        x = _recovered(out)
+        if x is not None and _is_image(x):
+            writer.add_image("attack/recovered", in_rows(torch.nan_to_num(x, nan=0.5)).clamp(0, 1), record.rounds)
+
+
+def write_scores(out: Path, summary: dict[str, Any], x: Tensor | None, truth: Tensor) -> None:
+    """Write what the referee found: how good the attack was by which round, and real images above recovered ones."""
+    attack, rounds = summary["attack"], summary["rounds"]
+    with _writer(out) as writer:
+        for name in ("psnr_mean", "r2"):
+            curve = {at["round"]: at[name] for at in attack.get("over_rounds", []) if name in at}
+            if attack.get(name) is not None:
+                curve[rounds] = attack[name]
+            for number, value in sorted(curve.items()):
+                writer.add_scalar(f"attack/{name}", value, number)
+        if x is not None and _is_image(x):
+            writer.add_image("attack/real_above_recovered", in_rows(truth, x).clamp(0, 1), rounds)
+
+
+def _recovered(out: Path) -> Tensor | None:
+    path = out / "recovered.npz"
+    if not path.exists():
+        return None
+    arrays = read_archive(path, ("x",))
+    return torch.tensor(arrays["x"]) if "x" in arrays else None
+
+
+def _is_image(x: Tensor) -> bool:
+    """Tell whether samples are images that can be shown: grey or in colour."""
+    return x.dim() == 4 and x.shape[1] in (1, 3)
+
+
+@contextlib.contextmanager
+def _writer(out: Path) -> Iterator["SummaryWriter"]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(out / "events")) as writer:
+        yield writer

@@ -1,0 +1,241 @@
+"""What the coordinator saw, on disk: any attack can be run on it later. Safetensors and JSON, checksums, no pickle."""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from vfl.config import RunConfig, parse_config
+from vfl.errors import UserError
+from vfl.files import PRIVATE, PRIVATE_FOLDER, make_private, read_plain
+from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
+from vfl.folder.fitting import check_gradients, check_indices, check_model, model_shapes
+from vfl.folder.results import sync, write_atomically
+from vfl.limits import CLASSES, FEATURES, JSON_BYTES, SAMPLES
+from vfl.observation import (
+    BOTTOM,
+    TOP,
+    ModelTensors,
+    Observation,
+    Setting,
+    Tensors,
+    averaged,
+    with_prefix,
+    without_prefix,
+)
+from vfl.partition import Box, tiling_problem
+from vfl.topology import own_rows
+
+FORMAT = 2
+
+_MANY = 1 << 53
+"""More rounds, or versions of the parameters, than any run has."""
+
+
+class TranscriptWriter:
+    """Writes rounds as they come: one file a round, one a version of the parameters, and `meta.json`."""
+
+    def __init__(self, folder: Path, config: RunConfig, setting: Setting) -> None:
+        folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+        self._folder = folder
+        self._version = 0
+        self._syncs = config.federation.checkpoint_every is not None
+        self._unsure: list[Path] = []
+        """What was written, and would be lost if the machine stopped now; kept for checkpoints only."""
+        meta = {"format": FORMAT, "config": config.model_dump(mode="json"), "setting": _setting_tree(setting)}
+        text = json.dumps({**meta, "sha256": _checksum(meta)}, indent=1)
+        write_atomically(
+            folder / "meta.json",
+            lambda path: make_private(path).write_text(text + "\n", encoding="utf-8"),
+            mode=PRIVATE,
+        )
+
+    def observe(self, observation: Observation) -> None:
+        """Write one round."""
+        if observation.version != self._version:
+            name = parameters_name(observation.version)
+            self._write(name, lambda path: write_parameters(path, observation, checked=True))
+            self._version = observation.version
+        self._write(round_name(observation.round), lambda path: write_round(path, observation, checked=True))
+
+    def sync(self) -> None:
+        """Wait until all rounds so far are on the disk; to do so every round would take longer than most rounds."""
+        for path in (*self._unsure, self._folder):
+            sync(path)
+        self._unsure.clear()
+
+    def _write(self, name: str, write: Callable[[Path], None]) -> None:
+        write_atomically(self._folder / name, write, durably=False, mode=PRIVATE)
+        if self._syncs:
+            self._unsure.append(self._folder / name)
+
+
+class Transcript:
+    """A recorded run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        try:
+            meta: dict[str, Any] = json.loads(read_plain(folder / "meta.json", JSON_BYTES))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{folder} is not a transcript: meta.json cannot be read ({error})") from None
+        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+            raise UserError(f"{folder} is not a transcript of format {FORMAT}, which this release reads")
+        if meta.pop("sha256", None) != _checksum(meta):
+            raise DamagedError(f"{folder}/meta.json is damaged: its checksum does not fit")
+        self.config = parse_config(meta.get("config", {}), f"{folder}/meta.json")
+        # A run that was stopped early has fewer rounds than it planned.
+        self.rounds = len(list(folder.glob("round-*.safetensors")))
+        try:
+            self.setting = _setting(meta["setting"], self.config, self.rounds)
+        except (KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{folder}/meta.json does not describe a run's setting: {error!r}") from None
+
+    def __iter__(self) -> Iterator[Observation]:
+        """Yield the rounds; the model that the setting names is built, to compare its tensors with those on disk."""
+        setting, like = self.setting, model_shapes(self.setting)
+
+        @lru_cache(maxsize=1)
+        def parameters(version: int) -> ModelTensors:
+            path = self._folder / parameters_name(version)
+            found = read_parameters(path, setting, checked=True)
+            check_model(path, found, like)
+            return found
+
+        for number in range(1, self.rounds + 1):
+            path = self._folder / round_name(number)
+            observation = read_round(path, setting, parameters, checked=True)
+            if observation.round != number:
+                raise DamagedError(f"{path} holds round {observation.round}: was it renamed?")
+            yield observation
+
+
+def forget_after(folder: Path, number: int) -> None:
+    """Remove the rounds after this one from a transcript."""
+    later = (path for path in folder.glob("round-*.safetensors") if path.name > round_name(number))
+    for path in (*later, *folder.glob("*.partial")):
+        path.unlink()
+
+
+def round_name(number: int) -> str:
+    """Return what a round's file is called."""
+    return f"round-{number:07d}.safetensors"
+
+
+def parameters_name(version: int) -> str:
+    """Return what the file of a version of the parameters is called."""
+    return f"parameters-{version:07d}.safetensors"
+
+
+def write_round(path: Path, observation: Observation, checked: bool = False, direct: bool = False) -> None:
+    """Write all of a round but its parameters; with a checksum if the file is to be kept."""
+    about = {"round": str(observation.round), "version": str(observation.version)}
+    if not observation.uploads:
+        flat = _flat(observation.gradients)
+    else:  # each worker's; their average follows from them
+        flat = {f"{m}.{name}": t for m, own in enumerate(observation.uploads) for name, t in _flat(own).items()}
+    write_tensors(path, {**flat, "indices": observation.indices}, about, checked, direct)
+
+
+def write_parameters(path: Path, observation: Observation, checked: bool = False, direct: bool = False) -> None:
+    """Write the parameters that were in force in a round; with a checksum if the file is to be kept."""
+    write_tensors(path, _flat(observation.parameters), {}, checked, direct)
+
+
+def read_round(
+    path: Path, setting: Setting, parameters: Callable[[int], ModelTensors], checked: bool = False
+) -> Observation:
+    """Return a round; `parameters` returns those of a version."""
+    tensors, about = read_tensors(path, checked)
+    try:
+        number, version, indices = int(about["round"]), int(about["version"]), tensors.pop("indices")
+        if not (0 < number < _MANY and 0 < version < _MANY):
+            raise ValueError
+    except (KeyError, ValueError):
+        raise DamagedError(f"{path} does not hold a round") from None
+    about_round = (number, indices, version, parameters(version))
+    if checked:
+        check_indices(path, indices, setting)
+    if not setting.shares:
+        gradients = _nested(tensors, len(setting.boxes))
+        if checked:
+            check_gradients(path, tensors, [gradients], about_round[-1])
+        return Observation(*about_round, gradients)
+    uploads = tuple(_nested(without_prefix(f"{worker}.", tensors), 1) for worker in range(setting.workers))
+    if checked:
+        check_gradients(path, tensors, uploads, about_round[-1])
+    try:
+        gradients = averaged(uploads, [*map(len, own_rows(indices, setting.shares))])
+    except (KeyError, RuntimeError, ZeroDivisionError):
+        raise DamagedError(f"{path} holds uploads that do not fit each other") from None
+    return Observation(*about_round, gradients, uploads)
+
+
+def read_parameters(path: Path, setting: Setting, checked: bool = False) -> ModelTensors:
+    """Return the parameters that a file holds."""
+    return _nested(read_tensors(path, checked)[0], len(setting.boxes))
+
+
+def _checksum(meta: dict[str, Any]) -> str:
+    as_read = json.loads(json.dumps(meta))  # all keys are strings then, and in one order
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
+
+
+def _flat(tensors: ModelTensors) -> dict[str, Any]:
+    flat = with_prefix(TOP, tensors.top)
+    for worker, bottom in enumerate(tensors.bottoms):
+        flat |= with_prefix(f"{worker}.{BOTTOM}", bottom)
+    return flat
+
+
+def _nested(flat: Tensors, workers: int) -> ModelTensors:
+    bottoms = tuple(without_prefix(f"{worker}.{BOTTOM}", flat) for worker in range(workers))
+    return ModelTensors(bottoms, without_prefix(TOP, flat))
+
+
+def _setting_tree(setting: Setting) -> dict[str, Any]:
+    return {
+        "boxes": [{"sample_shape": b.sample_shape, "start": b.start, "stop": b.stop} for b in setting.boxes],
+        "classes": setting.classes,
+        "samples": setting.samples,
+        "batch_size": setting.batch_size,
+        "schedule": setting.schedule,
+        "shares": setting.shares,
+        **({} if setting.labels is None else {"labels": list(setting.labels)}),
+    }
+
+
+def _setting(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
+    boxes = tuple(Box(tuple(b["sample_shape"]), tuple(b["start"]), tuple(b["stop"])) for b in tree["boxes"])
+    sizes = {name: tree[name] for name in ("classes", "samples", "batch_size")}
+    most = {"classes": CLASSES, "samples": SAMPLES, "batch_size": SAMPLES}
+    if not all(type(size) is int and 0 < size <= most[name] for name, size in sizes.items()):
+        raise ValueError(f"{sizes} are not numbers of things")
+    if len(boxes) != config.federation.bottoms or not 0 < math.prod(boxes[0].sample_shape) <= FEATURES:
+        raise ValueError(f"{len(boxes)} slices for {config.federation.bottoms} bottom models")
+    shares = tuple(tree.get("shares", ()))
+    wanted = (config.federation.workers, tree["samples"]) if config.federation.horizontal else (0, 0)
+    if not all(type(share) is int and share > 0 for share in shares) or (len(shares), sum(shares)) != wanted:
+        raise ValueError(f"{shares} samples for {config.federation.workers} workers of a {config.federation.kind} run")
+    problem = tiling_problem(boxes)
+    if problem:
+        raise ValueError(problem)
+    labels = _labels(tree.get("labels"), tree["samples"], tree["classes"])
+    if (labels is None) == config.federation.labels_at_coordinator:
+        raise ValueError("it has labels exactly if federation.label_holder is coordinator")
+    planned = Setting.of(config, boxes, tree["classes"], tree["samples"], shares, labels)
+    return replace(planned, batch_size=tree["batch_size"], schedule=tree["schedule"], rounds=rounds)
+
+
+def _labels(found: Any, samples: int, classes: int) -> tuple[int, ...] | None:
+    """Return the labels that a coordinator knew, None if it knew none."""
+    if found is None:
+        return None
+    right = isinstance(found, list) and len(found) == samples
+    if not right or not all(type(label) is int and 0 <= label < classes for label in found):
+        raise ValueError(f"its labels are not {samples} numbers below {classes}")
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""A whole run on this machine: in processes, or in one."""

@@ -1,0 +1,181 @@
+"""`cafe run`: coordinator and workers as processes on this machine, from the first to the last without leftovers.
+
+The processes come out of a fork server that has imported torch and gRPC once (and initialised neither), so that
+starting the sixteenth worker costs milliseconds and not another import of torch.
+"""
+
+import contextlib
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+
+from attacker.interface import start_attack
+from server.aside import needs_process
+from server.main import ServeOptions, serve
+from server.parameters import Parameters
+from vfl.config import RunConfig
+from vfl.datasets import Data, Facts
+from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
+from vfl.device import resolve_device
+from vfl.errors import InterruptedRunError, UserError, from_words
+from vfl.folder.results import load_summary, save_summary
+from vfl.local.children import JOINED, Children, Outcome
+from vfl.local.stop import honour
+from vfl.observation import Setting
+from vfl.referee.estimates import Estimates
+from vfl.topology import sample_runs
+from worker.defences import Chain, defences
+from worker.main import defence_plan, work
+from worker.rounds import WorkerOptions
+
+
+def check(config: RunConfig, data: Data) -> None:
+    """Find what is wrong with a run before any process starts."""
+    samples = most = len(data.x)
+    shares: tuple[int, ...] = ()
+    if config.federation.horizontal:
+        runs = sample_runs(samples, config.federation.workers, config.federation.batch_size)
+        shares = tuple(run.stop - run.start for run in runs)
+        most = max(shares)
+    check_facts(config, Facts.of(data))
+    resolve_device(config.device)
+    chains = [config.defence_of(worker) for worker in range(config.federation.workers)]
+    for worker, chain in enumerate(chains):
+        if chains.index(chain) == worker:  # each different one once: an accountant takes its time
+            Chain(chain, defence_plan(config, worker, shares[worker] if shares else samples, most=most))
+    setting = Setting.of(config, boxes_of(data, config), data.classes, samples, shares, known_labels(config, data))
+    Parameters(setting, config.training)
+    start_attack(config.attack, setting)
+
+
+def run_federation(
+    config: RunConfig,
+    data: Data,
+    out: Path,
+    quiet: bool = False,
+    resume: bool = False,
+    controls: Connection | None = None,
+) -> None:
+    """Run a whole federation on this machine, or what is left of it; its results are in `out` when this returns.
+
+    Unless it is `quiet`, the attack shows unfinished estimates, which are scored here for whoever watches; over
+    `controls` they may tell the coordinator to pause, to go on or to stop.
+    """
+    check(config, data)
+    if resume:
+        _check_counts(config)
+    out.mkdir(parents=True, exist_ok=True)
+    with sigterm_as_ctrl_c(), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
+        slices = write_slices(config, data, Path(folder))
+        children = Children(trains=not config.training.frozen)
+        watching = contextlib.nullcontext() if quiet else Estimates(out, data)
+        try:
+            with watching:
+                _start_and_wait(config, slices, known_labels(config, data), out, quiet, children, resume, controls)
+            if data.tables:
+                save_summary(out, load_summary(out) | {"tables": asdict(data.tables)})
+        except (KeyboardInterrupt, InterruptedRunError):
+            children.interrupt()
+            raise InterruptedRunError(f"stopped; what was done by then is in {out}") from None
+        finally:
+            children.end()
+
+
+def known_labels(config: RunConfig, held: Data | WorkerData) -> tuple[int, ...] | None:
+    """Return what the coordinator knows of the labels: all of them, if they are its own."""
+    if not config.federation.labels_at_coordinator:
+        return None
+    assert held.y is not None
+    return tuple(held.y.tolist())
+
+
+def _check_counts(config: RunConfig) -> None:
+    """Refuse to start workers again whose defences need what they had counted."""
+    for worker in range(config.federation.workers):
+        for section in config.defence_of(worker):
+            if defences.build(section).keeps_count:
+                raise UserError(
+                    f"--resume: what the defence {section.name} of worker {worker} had counted went with its process; "
+                    f"start without --resume (a `cafe work` keeps its count while `cafe serve` is away)"
+                )
+
+
+@contextlib.contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """Clean up after SIGTERM as after Ctrl-C: it is what `timeout`, Docker and systemd send."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def worker_threads(workers: int) -> int:
+    """Return how many threads each of so many processes on this machine should use."""
+    return max(1, (os.cpu_count() or 1) // workers)
+
+
+def _start_and_wait(
+    config: RunConfig,
+    slices: list[Path],
+    labels: tuple[int, ...] | None,
+    out: Path,
+    quiet: bool,
+    children: Children,
+    resume: bool,
+    controls: Connection | None,
+) -> None:
+    honour()
+    threads = worker_threads(config.federation.parties)
+    patience = config.federation.patience(0.0)  # nobody would start a lost worker again
+    attack = children.start_attack() if needs_process(config) else None
+    options = ServeOptions(
+        out=out,
+        threads=threads,
+        stop_signals=(signal.SIGTERM,),
+        attack=attack,
+        rejoin_timeout=patience,
+        estimates=not quiet,
+        resume=resume,
+        controls=controls,
+        labels=labels,
+    )
+    coordinator = children.start("coordinator", _coordinate, config, options)
+    for theirs in filter(None, (attack, controls)):
+        theirs.close()  # they are the coordinator's now: the attack ends with it, and whoever speaks to it hears of it
+    address = coordinator.receive()
+    if isinstance(address, Outcome):
+        if address.code:
+            raise from_words(address.code, address.sentence)
+        return  # all rounds had been done, and nobody was needed for the rest
+    for worker, path in enumerate(slices):
+        told = WorkerOptions(worker=worker, coordinator=address, threads=threads, rejoin_timeout=patience)
+        children.start(f"worker {worker}", take_part, config, path, told)
+    honour()
+    outcome = children.wait_for(coordinator)
+    if outcome.code:
+        cause = children.root_cause(outcome)
+        raise from_words(cause.code, cause.sentence)
+    save_summary(out, load_summary(out) | {"defence": children.defence_reports()[: config.federation.workers]})
+
+
+def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions) -> None:
+    serve(config, options, pipe.send, on_joined=lambda: pipe.send(JOINED))
+
+
+def take_part(pipe: Connection, config: RunConfig, path: Path, options: WorkerOptions) -> None:
+    """Be one party, in a process of its own; how its rounds ended goes through the pipe."""
+    pipe.send(work(config, WorkerData.load(path), options))

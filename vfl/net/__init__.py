@@ -1,0 +1,1 @@
+"""gRPC and TLS as every party uses them."""

@@ -1,0 +1,68 @@
+"""The attack's estimates while a run goes on, noted in its journal; scored by whoever has the truth."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vfl.datasets import Data
+from vfl.files.archive import read_archive
+from vfl.folder.following import Following
+from vfl.folder.journal import Journal
+from vfl.folder.results import PARTIAL
+from vfl.maths.metrics import psnr
+from vfl.referee import put_in_order
+
+
+class Estimates(Following):
+    """Looks for new estimates in a run's folder, in a thread, for as long as the block lasts."""
+
+    def __init__(self, out: Path, data: Data | None = None) -> None:
+        super().__init__()
+        self._out, self._data = out, data
+        self._journal = Journal(out)
+        self._known = self._there()  # an earlier run's
+
+    def look(self) -> None:
+        """Note the newest estimate in the journal, if it is a new one."""
+        there = self._there()
+        new = [path for path in there if self._known.get(path) != there[path]]
+        self._known = there
+        if new:
+            self._note(new[-1])
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
+
+    def _there(self) -> dict[Path, tuple[int, int]]:
+        """Return the estimates with what changes when one is written anew, the newest last."""
+        found = {}
+        for path in (self._out / PARTIAL).parent.glob("*.npz"):
+            try:
+                status = path.stat()
+            except FileNotFoundError:
+                continue
+            found[path] = (status.st_mtime_ns, status.st_ino)
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def _note(self, path: Path) -> None:
+        try:
+            arrays = read_archive(path)
+        except FileNotFoundError:  # the attack has ended meanwhile
+            return
+        done = int(np.isfinite(arrays["x"]).reshape(len(arrays["x"]), -1).all(1).sum())
+        values = self._psnr(arrays)
+        self._journal.estimate(
+            int(arrays["round"]) if "round" in arrays else None,
+            path.relative_to(self._out).as_posix(),
+            done,
+            None if values is None else float(values.mean()),
+            None if values is None else float((values >= 30).double().mean()),
+        )
+
+    def _psnr(self, arrays: dict[str, np.ndarray]) -> torch.Tensor | None:
+        if self._data is None or self._data.kind != "image":
+            return None
+        x, _ = put_in_order(arrays, self._data)
+        return psnr(x, self._data.x)

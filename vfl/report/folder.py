@@ -1,0 +1,127 @@
+"""What a run's folder holds, as far as it is there: the summary, what was recovered, the photographs."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from vfl.errors import UserError
+from vfl.files.archive import ArchiveError, read_archive
+from vfl.folder.results import load_summary
+from vfl.limits import plain
+from vfl.maths.metrics import psnr
+from vfl.partition import Box, partition
+from vfl.report.shape import Summary, check_shape
+
+NEEDED = ("config.federation.workers", "samples", "rounds", "seconds", "bytes", "train", "attack.name", "attack.used")
+"""The keys of a summary without which there is nothing to report."""
+
+ARRAYS = {"x": "f", "x_true": "f", "certificates": "f", "labels": "i", "labels_true": "i"}
+"""What is read of recovered.npz, and the kind of numbers in it; each has one or one row a sample."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run as its folder tells it."""
+
+    path: Path
+    summary: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    problem: str = ""
+    """Why the arrays cannot be read, if they are there and cannot."""
+
+    @property
+    def attack(self) -> dict[str, Any]:
+        """Return what the summary says of the attack."""
+        found: dict[str, Any] = self.summary["attack"]
+        return found
+
+    @property
+    def x(self) -> np.ndarray | None:
+        """Return the recovered samples, if the attack got that far."""
+        return self.arrays.get("x")
+
+    @property
+    def truth(self) -> np.ndarray | None:
+        """Return the real samples, if a referee put them beside the recovered ones."""
+        truth = self.arrays.get("x_true")
+        return truth if truth is not None and self.x is not None and truth.shape == self.x.shape else None
+
+    @property
+    def kind(self) -> Literal["image", "table"] | None:
+        """Return what the recovered samples are."""
+        return None if self.x is None else {4: "image", 2: "table"}.get(self.x.ndim)  # type: ignore[return-value]
+
+    @cached_property
+    def psnr(self) -> np.ndarray | None:
+        """Return the PSNR of each image, if there is a truth to compare with."""
+        if self.x is None or self.truth is None or self.kind != "image":
+            return None
+        return psnr(torch.tensor(self.x), torch.tensor(self.truth)).numpy()
+
+    @cached_property
+    def certificates(self) -> np.ndarray | None:
+        """Return the worst certificate of each sample, NaN where it has none at some worker."""
+        found = self.arrays.get("certificates")
+        if found is None or found.ndim != 2 or not found.size:
+            return None
+        worst: np.ndarray = found.max(axis=1)
+        return worst
+
+    @cached_property
+    def boxes(self) -> list[Box]:
+        """Return each worker's part of an image; a table's columns say themselves who holds them."""
+        if self.x is None or self.kind != "image" or self.runs:
+            return []
+        return partition(self.x.shape[1:], self.holders, self.summary["config"]["federation"].get("slices"))
+
+    @property
+    def runs(self) -> list[slice]:
+        """Return which samples each worker of a horizontal federation holds; none in a vertical one."""
+        return [slice(*ends) for ends in pairwise(accumulate(self.summary.get("shares") or (), initial=0))]
+
+    @property
+    def holders(self) -> int:
+        """Return how many workers hold features: a label holder without any is the last, and has no part to show."""
+        federation = self.summary["config"]["federation"]
+        return int(federation["workers"]) - (not federation.get("label_holder_features", True))
+
+    @property
+    def photographs(self) -> list[Path]:
+        """Return the photographs that the referee put together, real beside recovered."""
+        return sorted(path for path in self.path.glob("photograph_*.png") if path.is_file())
+
+
+def read_run(path: Path) -> RunFolder:
+    """Read a run's folder; arrays that cannot be read are missing, a summary that is none is an error."""
+    summary = load_summary(path)
+    missing = [key for key in NEEDED if not _has(summary, key.split("."))]
+    if missing:
+        raise UserError(f"{path} is not a run's folder: summary.json has no {', '.join(missing)}")
+    check_shape(summary, Summary, path / "summary.json")
+    file = path / "recovered.npz"
+    if not file.exists():
+        return RunFolder(path, summary, {})
+    try:
+        arrays = read_archive(file, ARRAYS)
+        check_arrays(arrays)
+    except (OSError, ArchiveError) as error:
+        return RunFolder(path, summary, {}, f"recovered.npz cannot be read: {plain(str(error))}")
+    return RunFolder(path, summary, arrays)
+
+
+def check_arrays(arrays: dict[str, np.ndarray]) -> None:
+    """Raise ArchiveError for arrays that no run writes."""
+    for name, array in arrays.items():
+        if array.dtype.kind != ARRAYS[name] or array.dtype.itemsize > 8 or not array.size:
+            raise ArchiveError(f"{name} is {array.dtype} of shape {array.shape}")
+        if "x" in arrays and len(array) != len(arrays["x"]):
+            raise ArchiveError(f"it has {len(arrays['x'])} samples, and {name} for {len(array)}")
+
+
+def _has(tree: Any, keys: list[str]) -> bool:
+    return not keys or (isinstance(tree, dict) and keys[0] in tree and _has(tree[keys[0]], keys[1:]))

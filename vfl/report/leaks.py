@@ -1,0 +1,187 @@
+"""What the attack's numbers look like: PSNR over rounds and images, certificates, the map of what leaked where."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from vfl.folder.results import CERTIFIED
+from vfl.maths.metrics import PSNR_CAP, psnr
+from vfl.report.drawing import INK, ONE, THREE, TWO, Plot, draw, over_rounds
+from vfl.report.folder import RunFolder
+from vfl.report.tables import ColumnScore
+
+RECOVERED = 30.0
+"""From this PSNR on an image counts as rebuilt, as in `share_30db`."""
+
+MOST_LABELS = 16
+MOST_BARS = 40
+
+
+def psnr_over_rounds(run: RunFolder) -> Plot | None:
+    """Return how far the attack had got after which round."""
+    steps = run.attack.get("over_rounds") or []
+    key = "psnr_mean" if run.kind != "table" else "r2"
+    points = [(step["round"], step[key]) for step in steps if step.get(key) is not None]
+    if not points:
+        return None
+    rounds, values = zip(*points, strict=True)
+    title = "PSNR over the rounds" if key == "psnr_mean" else "R2 over the rounds"
+    unit = "mean PSNR (dB)" if key == "psnr_mean" else "R2"
+
+    def paint(axes: Axes) -> None:
+        axes.plot(rounds, values, marker="o", markersize=3.5, color=ONE)
+        if key == "psnr_mean" and run.attack.get("psnr_baseline") is not None:
+            _level(axes, run.attack["psnr_baseline"], "guessing the mean image")
+        over_rounds(axes)
+        axes.set_ylabel(unit)
+
+    first, last = points[0], points[-1]
+    alt = f"{title}: {first[1]:.1f} after round {first[0]}, {last[1]:.1f} after round {last[0]}."
+    return Plot(title, draw("over-rounds", alt, paint), f"The attack's estimate at {len(points)} moments of the run.")
+
+
+def psnr_histogram(run: RunFolder) -> Plot | None:
+    """Return how many images were rebuilt how well."""
+    values = run.psnr
+    if values is None or not len(values):
+        return None
+
+    def paint(axes: Axes) -> None:
+        axes.hist(np.clip(values, 0, PSNR_CAP), bins=list(range(0, 101, 5)), color=ONE, rwidth=0.86)
+        axes.axvline(RECOVERED, color=INK, linewidth=1, linestyle=(0, (3, 3)))
+        axes.text(RECOVERED, 1.02, "30 dB", transform=axes.get_xaxis_transform(), ha="center", color=INK, size=8)
+        baseline = run.attack.get("psnr_baseline")
+        if baseline is not None:
+            axes.axvline(baseline, color=TWO, linewidth=1.2)
+            axes.text(baseline, 1.02, "guessing", transform=axes.get_xaxis_transform(), ha="center", color=TWO, size=8)
+        axes.set_xlim(0, PSNR_CAP)
+        axes.set_xlabel("PSNR of an image (dB); 100 is the cap")
+        axes.set_ylabel("images")
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+    good = int((values >= RECOVERED).sum())
+    alt = (
+        f"Histogram of PSNR over {len(values)} images: {good} at 30 dB or better, lowest {values.min():.1f} dB, "
+        f"median {np.median(values):.1f} dB, highest {values.max():.1f} dB."
+    )
+    words = "Orange: what guessing the mean image scores. Dashed: 30 dB, from which an image counts as rebuilt."
+    return Plot("How well each image was rebuilt", draw("histogram", alt, paint), words)
+
+
+def certificate_histogram(run: RunFolder) -> Plot | None:
+    """Return how well the recovered samples explain the gradients, which needs no truth."""
+    worst = run.certificates
+    if worst is None:
+        return None
+    known = np.isfinite(worst)
+    if not known.any():
+        return None
+    powers = np.log10(np.clip(worst[known], 1e-12, 1e3))
+    low, high = math.floor(min(powers.min(), math.log10(CERTIFIED)) - 0.5), math.ceil(max(powers.max(), 0.0))
+    bins = np.arange(low, high + 0.5, 0.5).tolist()
+    right = run.psnr[known] >= RECOVERED if run.psnr is not None and len(run.psnr) == len(worst) else None
+
+    def paint(axes: Axes) -> None:
+        if right is None:
+            axes.hist(powers, bins=bins, color=ONE, rwidth=0.86)
+        else:
+            names = ["30 dB or better", "below 30 dB"]
+            axes.hist(
+                [powers[right], powers[~right]], bins=bins, color=[ONE, TWO], stacked=True, rwidth=0.86, label=names
+            )
+            axes.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
+        axes.axvline(math.log10(CERTIFIED), color=INK, linewidth=1, linestyle=(0, (3, 3)))
+        step = max(1, math.ceil((high - low) / 5))
+        ticks = list(range(low, high + 1, step))
+        axes.set_xticks(ticks, [f"1e{tick:+03d}" for tick in ticks])
+        axes.set_xlabel("a sample's worst certificate")
+        axes.set_ylabel("samples")
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+
+    below = int((worst[known] < CERTIFIED).sum())
+    alt = f"Histogram of certificates: {below} of {len(worst)} samples are below {CERTIFIED:g}."
+    words = "The share of its gradients that a sample leaves unexplained. "
+    words += f"Left of the dashed line, {CERTIFIED:g}, an attacker trusts it."
+    return Plot("Certificates", draw("certificates", alt, paint), words)
+
+
+def leak_map(run: RunFolder) -> Plot | None:
+    """Return the mean PSNR of every pixel over the images, with the workers' slices."""
+    if run.psnr is None or run.x is None or run.truth is None or run.runs:
+        return None
+    error = np.clip(run.x.astype(np.float64), 0, 1) - run.truth
+    with np.errstate(divide="ignore"):
+        pixels = np.minimum(PSNR_CAP, -10 * np.log10(np.square(error).mean(axis=1))).mean(axis=0)
+    height, width = pixels.shape
+    slices = slice_psnr(run)
+
+    def paint(axes: Axes) -> None:
+        shown = axes.imshow(pixels, vmin=0, vmax=PSNR_CAP, cmap="viridis", interpolation="nearest")
+        for worker, box in enumerate(run.boxes):
+            (top, left), (bottom, right) = box.start[-2:], box.stop[-2:]
+            frame = Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, color="white", lw=1.2)
+            axes.add_patch(frame)
+            if len(run.boxes) <= MOST_LABELS:
+                colour = colormaps["viridis"](slices[worker] / PSNR_CAP)
+                bright = float(np.dot(colour[:3], (0.299, 0.587, 0.114))) > 0.5
+                text = f"worker {worker}\n{slices[worker]:.1f} dB"
+                place = ((left + right - 1) / 2, (top + bottom - 1) / 2)
+                axes.text(*place, text, ha="center", va="center", size=8, color="black" if bright else "white")
+        axes.set_axis_off()
+        bar = axes.figure.colorbar(shown, ax=axes, shrink=0.9, pad=0.03)
+        bar.outline.set_visible(False)
+        bar.set_label("PSNR of a pixel, mean over the images (dB)", size=8)
+
+    told = ", ".join(f"worker {worker}: {value:.1f} dB" for worker, value in enumerate(slices[:MOST_LABELS]))
+    alt = f"Map of the {height} by {width} pixels and what leaked of each. Mean PSNR by slice: {told}."
+    return Plot("Each worker's part of the image", draw("map", alt, paint, (4.2, 3.3)), "Bright: rebuilt. Dark: kept.")
+
+
+def slice_psnr(run: RunFolder) -> list[float]:
+    """Return the mean PSNR of each worker's slice."""
+    assert run.x is not None
+    assert run.truth is not None
+    x, truth = torch.tensor(run.x), torch.tensor(run.truth)
+    return [float(psnr(box.cut(x), box.cut(truth)).mean()) for box in run.boxes]
+
+
+def column_bars(columns: Sequence[ColumnScore]) -> Plot | None:
+    """Return how much of each column leaked; if there are many, of those that leaked least."""
+    known = [(column, column.score) for column in columns if column.score is not None]
+    if not known:
+        return None
+    kept = sorted(known, key=lambda one: one[1])[:MOST_BARS] if len(known) > MOST_BARS else known
+    colours = [(ONE, TWO, THREE)[(column.worker or 0) % 3] for column, _ in kept]
+
+    def paint(axes: Axes) -> None:
+        axes.barh(range(len(kept)), [max(0.0, score) for _, score in kept], color=colours, height=0.7)
+        axes.set_yticks(range(len(kept)), [_short(column) for column, _ in kept])
+        axes.tick_params(axis="y", labelsize=7.5)
+        axes.margins(y=0.01)
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+        axes.grid(visible=True, axis="x")
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("score; 1 is all of the column")
+
+    scores = [score for _, score in kept]
+    alt = f"What leaked of {len(kept)} columns: from {min(scores):.4f} to {max(scores):.4f}, where 1 is all."
+    words = "R2 for numbers, the share of right values for words."
+    words += f" The {len(kept)} columns that leaked least, of {len(known)}." if len(kept) < len(known) else ""
+    return Plot("What leaked of each column", draw("columns", alt, paint, (4.2, 0.8 + 0.2 * len(kept))), words)
+
+
+def _short(column: ColumnScore) -> str:
+    name = column.name if len(column.name) <= 22 else column.name[:21] + "…"
+    return name if column.worker is None else f"{name} · worker {column.worker}"
+
+
+def _level(axes: Axes, value: float, words: str) -> None:
+    axes.axhline(value, color=TWO, linewidth=1.2)
+    axes.text(0.99, value, words, transform=axes.get_yaxis_transform(), ha="right", va="bottom", color=TWO, size=8)

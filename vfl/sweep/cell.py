@@ -1,0 +1,139 @@
+"""One cell: a `cafe run` in its own process, and the row of results that comes of it."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from vfl.config import RunConfig, parse_config
+from vfl.errors import InterruptedRunError, UserError
+from vfl.folder.results import clear_run, load_summary, write_atomically
+from vfl.sweep.results.numbers import numbers_of
+
+GRACE_SECONDS = 30.0
+"""How long a run may take to write down what is done, once it is told to stop."""
+
+PATIENCE_SECONDS = 5.0
+"""How long the last processes of an earlier run of the same cell may take to go away."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a cell ended, and its numbers; a failed cell has the sentence it failed with."""
+
+    error: str = ""
+    used: tuple[str, ...] = ()
+    numbers: dict[str, float | None] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run came to its end."""
+        return not self.error
+
+
+def run_cell(config: RunConfig, folder: Path, stop: threading.Event | None = None) -> Row:
+    """Run a cell to its end; a failure is a row too. `stop` ends it early, with InterruptedRunError."""
+    stop = stop or threading.Event()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _log(folder / "log.txt") as log:
+            clear_run(folder)
+            code = _run(config, folder, log, stop)
+    except _StillRunningError as error:
+        return Row(str(error))
+    if code:
+        return Row(_last_words(folder / "log.txt", code))
+    return finished(config, folder) or Row(f"the run left no whole summary.json in {folder}")
+
+
+def finished(config: RunConfig, folder: Path) -> Row | None:
+    """Return the row of a cell that an earlier sweep ran to the end with an equal config."""
+    try:
+        summary = load_summary(folder)
+        same = parse_config(summary["config"], "summary.json") == parse_config(
+            config.model_dump(mode="json"), "the cell"
+        )
+        # The coordinator writes the summary, the referee adds to it: a run may have been killed between the two.
+        scored = "over_rounds" in summary["attack"] or not (folder / "recovered.npz").exists()
+        if not same or not scored or summary["ended"] != "complete":
+            return None
+        return _row(summary)
+    except (UserError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _row(summary: dict[str, Any]) -> Row:
+    return Row(used=tuple(summary["attack"]["used"]), numbers=numbers_of(summary))
+
+
+def _run(config: RunConfig, folder: Path, log: IO[bytes], stop: threading.Event) -> int:
+    file = folder / "cell.yaml"
+    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    write_atomically(file, lambda path: path.write_text(text, encoding="utf-8"))
+    if stop.is_set():
+        raise InterruptedRunError("stopped before it began")
+    command = [sys.executable, "-m", "vfl.cli.guarded", "run", str(file), "--out", str(folder), "--quiet"]
+    # A session of its own: Ctrl-C on the terminal is for the sweep, which then stops its cells one way and once. The
+    # pipe is never written to: it closes when the sweep ends, even if it is killed, and the run with it.
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    with process:
+        while process.poll() is None:
+            if stop.wait(0.1):
+                _stop(process)
+                raise InterruptedRunError("stopped before the end")
+    return process.returncode
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+class _StillRunningError(Exception):
+    """Somebody else runs this cell."""
+
+
+@contextlib.contextmanager
+def _log(path: Path) -> Iterator[IO[bytes]]:
+    """Open a cell's log, empty. All its processes hold the lock, so that two sweeps never share a folder."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with path.open("ab") as log:
+        while True:
+            try:
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise _StillRunningError(
+                        f"another sweep still runs this cell in {path.parent}: wait for it or stop it, then start again"
+                    ) from None
+                time.sleep(0.1)
+        log.truncate(0)
+        yield log
+
+
+def _last_words(log: Path, code: int) -> str:
+    """Return the sentence that a run ended with."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    said = [line.removeprefix("cafe: ") for line in lines if line.startswith("cafe: ")]
+    if said:
+        return said[-1]
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+    return f"the run ended with {how}; the last line of {log} is: {last}"

@@ -1,0 +1,190 @@
+"""The sweep's file: one YAML file, checked key by key."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from vfl.config import Section, read_tree
+from vfl.errors import UserError
+from vfl.registry import explain
+from vfl.sweep.results.numbers import NUMBERS
+
+Changes = dict[str, Any]
+
+
+class TableConfig(Section):
+    """What the table and the picture show: one number, over the values of some axes."""
+
+    rows: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    value: str = "attack.psnr_mean"
+    along: str | None = None
+    """An axis of the rows whose values are numbers: curves along it are drawn besides the heat map."""
+
+    @field_validator("rows", "columns", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("value")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        return _known_number(value)
+
+
+class Adjustment(Section):
+    """Changes to the cells that have some values on some axes, made after those of the axes."""
+
+    where: dict[str, tuple[str, ...]]
+    change: Changes
+
+    @field_validator("where", mode="before")
+    @classmethod
+    def _named(cls, where: Any) -> Any:
+        return _entry(where) if isinstance(where, dict) else where
+
+
+class _Grid(Section):
+    """Axes, which of their cells to leave out, and which to adjust."""
+
+    axes: dict[str, dict[str, Changes]] = Field(default_factory=dict)
+    skip: tuple[dict[str, tuple[str, ...]], ...] = ()
+    only: tuple[dict[str, tuple[str, ...]], ...] = ()
+    adjust: tuple[Adjustment, ...] = ()
+
+    @field_validator("axes", mode="before")
+    @classmethod
+    def _named(cls, axes: Any) -> Any:
+        if not isinstance(axes, dict):
+            return axes
+        return {_name(axis): _values(_name(axis), given) for axis, given in axes.items()}
+
+    @field_validator("skip", "only", mode="before")
+    @classmethod
+    def _listed(cls, entries: Any) -> Any:
+        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+            return entries
+        return [_entry(one) for one in entries]
+
+
+class SizeConfig(_Grid):
+    """A sweep made smaller or larger: changes to its base, axes instead of its own, more to skip and to adjust."""
+
+    note: str = ""
+    """What this size has of the whole."""
+    base: Changes = Field(default_factory=dict)
+
+
+class PaperConfig(Section):
+    """What a paper prints for this table, and why ours differs."""
+
+    table: str
+    title: str
+    place: float = math.inf
+    """Where on the page it comes: lowest first, then by the files' names."""
+    numbers: dict[str, dict[str, float | dict[str, float]]] = Field(default_factory=dict)
+    """By row and column of our table: one of its own value, or several by their names."""
+    shows: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Which numbers the page has of which columns, where they are not all of them the table's value."""
+    note: str = ""
+    """How the two compare, and the difference explained."""
+
+    @field_validator("shows", mode="after")
+    @classmethod
+    def _numbers(cls, shows: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        for number in shows:
+            _known_number(number)
+        return shows
+
+    @field_validator("numbers", mode="after")
+    @classmethod
+    def _printed_numbers(
+        cls, rows: dict[str, dict[str, float | dict[str, float]]]
+    ) -> dict[str, dict[str, float | dict[str, float]]]:
+        for given in rows.values():
+            for value in given.values():
+                for number in value if isinstance(value, dict) else ():
+                    _known_number(number)
+        return rows
+
+    @field_validator("numbers", mode="before")
+    @classmethod
+    def _named(cls, rows: Any) -> Any:
+        if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
+            return rows
+        return {_name(row): {_name(column): value for column, value in given.items()} for row, given in rows.items()}
+
+    def printed(self, row: str, column: str, value: str) -> dict[str, float]:
+        """Return what the paper prints in a place of the table, by number; a number without a name is the table's."""
+        there = self.numbers.get(row, {}).get(column, {})
+        return there if isinstance(there, dict) else {value: there}
+
+
+class SweepConfig(_Grid):
+    """A whole sweep."""
+
+    base: str | dict[str, Any]
+    cells: dict[str, Changes] = Field(default_factory=dict)
+    table: TableConfig = TableConfig()
+    sizes: dict[str, SizeConfig] = Field(default_factory=dict)
+    paper: PaperConfig | None = None
+
+    @field_validator("base", mode="before")
+    @classmethod
+    def _path_or_tree(cls, value: Any) -> Any:
+        if not isinstance(value, str | dict):
+            raise ValueError("expected the path of a config file, or a config")
+        return value
+
+    @field_validator("cells", mode="before")
+    @classmethod
+    def _named_cells(cls, cells: Any) -> Any:
+        return {_name(cell): _changes(given) for cell, given in cells.items()} if isinstance(cells, dict) else cells
+
+
+def read_sweep(path: Path) -> SweepConfig:
+    """Read a sweep's file."""
+    try:
+        return SweepConfig.model_validate(read_tree(path, "sweep", "experiments/"))
+    except ValidationError as error:
+        raise UserError(f"{path}: {explain(error)}") from None
+
+
+def _known_number(name: str) -> str:
+    if name not in NUMBERS:
+        raise ValueError(f"there is no such number, choose one of {', '.join(NUMBERS)}")
+    return name
+
+
+def _values(axis: str, given: Any) -> Any:
+    """Return an axis's named changes; a list is short for the values of the one key that the axis is named after."""
+    if isinstance(given, list):
+        return {_name(_spelled(value)): {axis: value} for value in given}
+    return {_name(value): _changes(changes) for value, changes in given.items()} if isinstance(given, dict) else given
+
+
+def _changes(given: Any) -> Any:
+    return {} if given is None else given
+
+
+def _entry(given: dict[Any, Any]) -> dict[str, list[str]]:
+    """Return which values of which axes are meant."""
+    return {_name(axis): _names(values) for axis, values in given.items()}
+
+
+def _names(given: Any) -> list[str]:
+    return [_name(_spelled(value)) for value in (given if isinstance(given, list) else [given])]
+
+
+def _spelled(value: Any) -> Any:
+    """Return truth values and null as YAML writes them."""
+    return {"True": "true", "False": "false", "None": "null"}.get(str(value), value)
+
+
+def _name(value: Any) -> str:
+    """Return a name as text; YAML reads `16` as a number, and `off` as a truth value."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"the name {value!r} is not text: put it in quotes, or write name: changes")
+    return str(value)

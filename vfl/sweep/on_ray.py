@@ -1,0 +1,117 @@
+"""The cells of a sweep as tasks of a Ray cluster: each in a folder of its own where it runs, then sent home whole.
+
+A node that is lost takes its cells with it, and Ray starts those again elsewhere. A cell that fails by itself is a row,
+as it is on one machine.
+"""
+
+import os
+import tempfile
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from vfl.cluster import connect, largest, leave
+from vfl.config import RunConfig, parse_config
+from vfl.errors import UserError
+from vfl.folder.results import clear_run, write_atomically
+from vfl.sweep.cell import Row, run_cell
+from vfl.sweep.plan import Cell, cell_folder
+from vfl.sweep.progress import Watch
+
+LOST_NODES = 5
+"""How often a cell is started again because its node was lost."""
+
+LOOK_SECONDS = 1.0
+
+Files = dict[str, bytes]
+
+
+def run_on_ray(cells: list[Cell], out: Path, watch: Watch, address: str | None) -> Generator[tuple[Cell, Row]]:
+    """Yield each cell with its row as they end, from a cluster (`auto`, HOST:PORT) or one made on this machine."""
+    _refuse_tasks_of_tasks(cells)
+    _refuse_numbered_gpus(cells)
+    option = "--engine ray" if address is None else f"--address {address}"
+    ray = connect(address, option, {name: value for name, value in os.environ.items() if name.startswith("CAFE_")})
+    try:
+        waiting = _submit(ray, cells)
+        for cell in waiting.values():
+            watch.begins(cell.name)
+        while waiting:
+            for reference in ray.wait(list(waiting), num_returns=1, timeout=LOOK_SECONDS)[0]:
+                cell = waiting.pop(reference)
+                row = _come_home(ray, reference, cell_folder(out, cell))
+                watch.ends(cell.name, row)
+                yield cell, row
+    finally:
+        leave()  # what still runs ends with whoever asked for it
+
+
+def _submit(ray: Any, cells: list[Cell]) -> dict[Any, Cell]:
+    """Hand all cells to the cluster, with what each needs of a node."""
+    cores = largest(ray, "CPU")
+    if cores < 1:
+        raise UserError("--engine ray: no node of the cluster has a CPU to give")
+    graphics = [cell.name for cell in cells if _gpus(cell.config)]
+    if graphics and largest(ray, "GPU") < 1:  # Ray would wait for one for ever
+        raise UserError(f"--engine ray: no node of the cluster has a GPU, which device: cuda asks for ({graphics[0]})")
+    run = ray.remote(max_retries=LOST_NODES)(_run_there)
+    return {
+        run.options(num_cpus=min(cores, cell.config.federation.workers + 1), num_gpus=_gpus(cell.config)).remote(
+            cell.config.model_dump(mode="json"), str(Path.cwd())
+        ): cell
+        for cell in cells
+    }
+
+
+def _refuse_tasks_of_tasks(cells: list[Cell]) -> None:
+    """Cells hold the cores that tasks of theirs would wait for, on a full cluster for ever."""
+    for cell in cells:
+        inversion = (cell.config.attack.model_extra or {}).get("inversion")
+        if isinstance(inversion, dict) and inversion.get("engine") == "ray":
+            raise UserError(
+                f"--engine ray: cell {cell.name} has attack.inversion.engine ray too; its cells or step III, not both"
+            )
+
+
+def _refuse_numbered_gpus(cells: list[Cell]) -> None:
+    """Ray shows each task the GPU that it gave it, as the first."""
+    for cell in cells:
+        if cell.config.device.startswith("cuda:"):
+            raise UserError(
+                f"--engine ray: cell {cell.name} has device {cell.config.device}; Ray gives each cell a GPU: say cuda"
+            )
+
+
+def _gpus(config: RunConfig) -> int:
+    """Return how many GPUs a cell must have; `auto` takes what is there."""
+    return 1 if config.device.startswith("cuda") else 0
+
+
+def _run_there(tree: dict[str, Any], where: str) -> tuple[Row, Files]:
+    """Run a cell at a node, and return its row with everything that its folder holds."""
+    if Path(where).is_dir():  # on the same machine or file system, paths and plug-ins beside the caller are found
+        os.chdir(where)
+    with tempfile.TemporaryDirectory(prefix="cafe-cell-") as name:
+        folder = Path(name)
+        row = run_cell(parse_config(tree, "the cell"), folder)
+        files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return row, files
+
+
+def _come_home(ray: Any, reference: Any, folder: Path) -> Row:
+    """Write down what a task brought."""
+    try:
+        row, files = ray.get(reference)
+    except ray.exceptions.RayError as error:
+        return Row(f"Ray gave this cell up: {str(error).strip().splitlines()[0]}")
+    folder.mkdir(parents=True, exist_ok=True)
+    clear_run(folder)
+    for name, content in files.items():
+        write_atomically(folder / name, partial(_put, content))
+    assert isinstance(row, Row)
+    return row
+
+
+def _put(content: bytes, path: Path) -> None:
+    path.write_bytes(content)

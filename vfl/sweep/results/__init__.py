@@ -1,0 +1,1 @@
+"""What comes of a sweep: its numbers as tables, pictures and pages."""

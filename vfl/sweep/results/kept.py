@@ -1,0 +1,100 @@
+"""Results that are kept as JSON beside the experiments: rows of many days, each with what it was made by."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vfl.config import RunConfig, parse_config
+from vfl.errors import UserError
+from vfl.files import read_plain
+from vfl.folder.results import write_atomically
+from vfl.limits import JSON_BYTES
+from vfl.sweep.cell import Row
+from vfl.sweep.file import read_sweep
+from vfl.sweep.plan import Plan, load_plan
+from vfl.sweep.results.numbers import NUMBERS
+from vfl.sweep.results.table import Rows
+
+MADE_BY = ("versions", "machine")
+"""What a row says of its making; a sweep's results say it once for all of theirs."""
+
+
+def keep_results(sweep: Path, files: Path, kept: Path) -> Path:
+    """Keep a sweep's rows of an experiment, where they are as its file has it, beside those kept before."""
+    source = sweep / "results.json"
+    tree = read_results(source)
+    name = tree["sweep"]
+    plans = {f"{path.stem}-{size}": (path, size) for path in experiments(files) for size in read_sweep(path).sizes}
+    if name not in plans:
+        raise UserError(f"{source}: is of {name!r}, which is no experiment in {files} in one of its sizes")
+    path, size = plans[name]
+    plan = load_plan(path, size=size)
+    target = kept / f"{name}.json"
+    rows = fitting(plan, read_results(target)) if target.exists() else {}
+    new = fitting(plan, tree)
+    if not new:
+        raise UserError(f"{source}: none of its cells has the config that {path} gives it now; run the sweep again")
+    for cell, row in new.items():
+        if not row["error"] or cell not in rows or rows[cell]["error"]:  # a failure does not replace a result
+            rows[cell] = row
+    text = json.dumps({"sweep": name, "rows": list(rows.values())}, indent=1, allow_nan=False) + "\n"
+    write_atomically(target, lambda place: place.write_text(text, encoding="utf-8"))
+    return target
+
+
+def experiments(folder: Path) -> list[Path]:
+    """Return the files of the experiments in a folder, in the order that they ask for."""
+    places = {path: sweep.paper.place for path in folder.glob("*.yaml") if (sweep := read_sweep(path)).paper}
+    if not places:
+        raise UserError(f"{folder}: holds no experiment of a paper")
+    return sorted(places, key=lambda path: (places[path], path.stem))
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """Read a sweep's results, or those that are kept; every row then says what it was made by."""
+    try:
+        tree: dict[str, Any] = json.loads(read_plain(path, JSON_BYTES))
+        if not isinstance(tree["sweep"], str):
+            raise ValueError("its sweep has no name")
+        shared = {key: tree[key] for key in MADE_BY if key in tree}
+        tree["rows"] = [_whole(shared | row) for row in tree["rows"]]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path}: is not a sweep's results ({error})") from None
+    return tree
+
+
+def _whole(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row that has all that is read of it; another is an error."""
+    lacks = {"cell", "config", "error", "attack.used", *MADE_BY} - row.keys()
+    if lacks:
+        raise ValueError(f"a row lacks {', '.join(sorted(lacks))}")
+    if not {"cafe-vfl", "torch", "python"} <= row["versions"].keys():
+        raise ValueError("a row lacks its versions of cafe-vfl, torch and python")
+    if row["machine"] and not {"cores", "processor"} <= row["machine"].keys():
+        raise ValueError("a row's machine lacks its cores or processor")
+    return row
+
+
+def rows_of(plan: Plan, tree: dict[str, Any]) -> Rows:
+    """Return the rows of a plan's cells that count, for its table."""
+    return {
+        cell: Row(row["error"], tuple(row["attack.used"]), {key: row.get(key) for key in NUMBERS})
+        for cell, row in fitting(plan, tree).items()
+    }
+
+
+def fitting(plan: Plan, tree: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the rows of cells whose configs are still those of the file; others count as not run."""
+    rows = {row["cell"]: row for row in tree["rows"]}
+    return {
+        cell.name: rows[cell.name]
+        for cell in plan.cells
+        if cell.name in rows and _config_of(rows[cell.name]) == cell.config
+    }
+
+
+def _config_of(row: dict[str, Any]) -> RunConfig | None:
+    try:
+        return parse_config(row["config"], "a kept result")
+    except UserError:  # of a release with other keys
+        return None

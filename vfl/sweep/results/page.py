@@ -1,0 +1,124 @@
+"""`cafe results`: the page that sets a paper's tables beside ours, from results that are kept as JSON."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vfl.errors import UserError
+from vfl.folder.results import write_atomically
+from vfl.sweep.file import PaperConfig, read_sweep
+from vfl.sweep.plan import Plan, load_plan
+from vfl.sweep.results.curves import save_curves
+from vfl.sweep.results.kept import experiments, fitting, read_results, rows_of
+from vfl.sweep.results.numbers import NUMBERS, Number
+from vfl.sweep.results.table import Entry, Rows, Table, pivot
+from vfl.sweep.results.text import as_markdown
+
+SIZES = ("paper", "small")
+"""What the page shows of each experiment; a smoke test says nothing of science."""
+
+HEAD = """# Results
+
+Written by `cafe results` from the files in `{kept}`; every number there is a cell of a `cafe sweep` over a file in
+`{files}`. A cell shows ours, with the paper's number in brackets where it prints one. What was not run at full
+size says so; nothing is extrapolated.
+"""
+
+
+def write_page(files: Path, kept: Path, page: Path) -> None:
+    """Write the page anew."""
+    text = page_text(files, kept, page)
+    write_atomically(page, lambda target: target.write_text(text, encoding="utf-8"))
+
+
+def page_text(files: Path, kept: Path, page: Path) -> str:
+    """Return what belongs on the page; its links lead from where the page is."""
+    parts = [HEAD.format(kept=kept.as_posix(), files=files.as_posix())]
+    for path in experiments(files):
+        sizes = [size for size in SIZES if size in read_sweep(path).sizes]
+        parts += _section(path, sizes, kept, page) if sizes else []
+    return "\n".join(parts)
+
+
+def draw_curves(files: Path, kept: Path) -> None:
+    """Draw the kept results of each experiment that has an axis to draw them along; the page shows these pictures."""
+    for path in experiments(files):
+        for size in read_sweep(path).sizes:
+            plan = load_plan(path, size=size)
+            file = kept / f"{plan.name}.json"
+            if plan.table.along is not None and file.exists():
+                save_curves(file.with_suffix(".png"), plan.name, pivot(plan, rows_of(plan, read_results(file))))
+
+
+def _section(path: Path, sizes: list[str], kept: Path, page: Path) -> list[str]:
+    plans = [load_plan(path, size=size) for size in sizes]
+    paper = plans[0].paper
+    assert paper is not None
+    _check_columns(path, paper, plans)
+    parts = [f"## {paper.table}: {paper.title}\n"]
+    parts += [f"{paper.note}\n"] if paper.note else []
+    for size, plan in zip(sizes, plans, strict=True):
+        parts.append(f"**Size `{size}`** (`cafe sweep {path.as_posix()} --size {size}`). {plan.note}".rstrip() + "\n")
+        file = kept / f"{plan.name}.json"
+        parts += _table(plan, read_results(file) if file.exists() else {"rows": []})
+        picture = file.with_suffix(".png")
+        if plan.table.along is not None and picture.exists():
+            link = Path(os.path.relpath(picture, page.parent)).as_posix()
+            parts.append(f"![The same numbers along the {plan.table.along}]({link})\n")
+    return parts
+
+
+def _check_columns(path: Path, paper: PaperConfig, plans: list[Plan]) -> None:
+    """Refuse columns that no size of the table has for the number that is to be shown of them."""
+    for number, columns in paper.shows.items():
+        known = list(dict.fromkeys(column for plan in plans for column in _pivot(plan, {}, number).columns))
+        for column in columns:
+            if column not in known:
+                raise UserError(
+                    f"{path}: paper.shows.{number}: there is no column called {column!r}, "
+                    f"choose from {' | '.join(known)}"
+                )
+
+
+def _table(plan: Plan, tree: dict[str, Any]) -> list[str]:
+    assert plan.paper is not None
+    rows = rows_of(plan, tree)
+    main = pivot(plan, rows)
+    shows = plan.paper.shows or {plan.table.value: main.columns}
+    grid = [[main.row_axis], *([line.name] for line in main.lines)]
+    for number, columns in shows.items():
+        _add_columns(grid, _pivot(plan, rows, number), columns, plan, named=len(shows) > 1)
+    titles = ", ".join(NUMBERS[number].title for number in shows)
+    about = f"{titles}; {len(rows)} of {len(plan.cells)} cells run"
+    about += "".join(f"; {where}" for where in dict.fromkeys(map(_made_by, fitting(plan, tree).values())))
+    failed = [f"Failed: {name}: {row.error}\n" for name, row in rows.items() if not row.complete]
+    return [as_markdown(grid) + "\n", f"{about}.\n", *failed]
+
+
+def _pivot(plan: Plan, rows: Rows, number: str) -> Table:
+    return pivot(replace(plan, table=plan.table.model_copy(update={"value": number})), rows)
+
+
+def _add_columns(grid: list[list[str]], table: Table, columns: Sequence[str], plan: Plan, named: bool) -> None:
+    """Put some columns of one number beside what the grid has, each with what the paper prints for it."""
+    assert plan.paper is not None
+    for at, column in enumerate(table.columns):
+        if column not in columns:
+            continue
+        grid[0].append(f"{column}: {table.number.title}" if named else column)
+        for row, line in zip(grid[1:], table.lines, strict=True):
+            printed = plan.paper.printed(line.name, column, plan.table.value).get(table.number.key)
+            row.append(_both(line.entries[at], printed, table.number))
+
+
+def _both(entry: Entry, theirs: float | None, number: Number) -> str:
+    return entry.text(number) + (f" ({theirs:g})" if theirs is not None and entry.state != "skipped" else "")
+
+
+def _made_by(row: dict[str, Any]) -> str:
+    """Say what a row was made by."""
+    versions, machine = row["versions"], row["machine"]
+    text = f"cafe-vfl {versions['cafe-vfl']}, torch {versions['torch']}, Python {versions['python']}"
+    return text + (f", {machine['cores']} cores ({machine['processor']})" if machine else "")

@@ -1,0 +1,114 @@
+"""A sweep's folder: its tables and pictures, each written whole or not at all."""
+
+import csv
+import io
+import json
+import os
+import platform
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from vfl.folder.results import write_atomically
+from vfl.folder.versions import commit, versions
+from vfl.sweep.cell import Row
+from vfl.sweep.plan import Cell, Plan, cell_folder
+from vfl.sweep.results.curves import save_curves
+from vfl.sweep.results.numbers import NUMBERS
+from vfl.sweep.results.picture import save_heatmap
+from vfl.sweep.results.table import Rows, Table, pivot
+from vfl.sweep.results.text import PRICE_TITLES, markdown, price_texts
+
+FIXED = ("cell", "ended", "error", "seed", "attack.name", "attack.used", *NUMBERS)
+
+
+def write_results(out: Path, plan: Plan, rows: Rows) -> Table:
+    """Write all tables from the rows that there are so far, in the plan's order; return the pivot."""
+    rows = {cell.name: rows[cell.name] for cell in plan.cells if cell.name in rows}
+    table = pivot(plan, rows)
+    _write(out / "results.csv", as_csv(plan, rows))
+    _write(out / "results.json", json.dumps(as_tree(plan, rows), indent=1, allow_nan=False) + "\n")
+    _write(out / "table.md", markdown(plan.name, table, rows))
+    save_heatmap(out / "heatmap.png", plan.name, table)
+    save_curves(out / "curves.png", plan.name, table)
+    return table
+
+
+def as_csv(plan: Plan, rows: Rows) -> str:
+    """Return one line a cell: its place on the axes, how it ended, its numbers."""
+    text = io.StringIO()
+    # An axis may be called as a number is, say `seed`; both keep their column.
+    headers = {axis: f"axis.{axis}" if axis in FIXED else axis for axis in plan.axes}
+    writer = csv.DictWriter(text, ["cell", *headers.values(), *FIXED[1:]], lineterminator="\n")
+    writer.writeheader()
+    for cell in plan.cells:
+        if cell.name in rows:
+            facts = _facts(cell, rows[cell.name])
+            facts["attack.used"] = " ".join(facts["attack.used"])
+            writer.writerow(facts | {headers[axis]: value for axis, value in cell.values.items()})
+    return text.getvalue()
+
+
+def as_tree(plan: Plan, rows: Rows) -> dict[str, Any]:
+    """Return everything: versions and commit, the axes, each cell's row with its config, and the table."""
+    return {
+        "sweep": plan.name,
+        "versions": versions() | {"commit": commit()},
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
+        "axes": {axis: list(values) for axis, values in plan.axes.items()},
+        "table": plan.table.model_dump(mode="json"),
+        "planned": len(plan.cells),
+        "rows": [
+            {
+                "axes": cell.values,
+                **_facts(cell, rows[cell.name]),
+                "folder": cell_folder(Path(), cell).as_posix(),
+                "config": cell.config.model_dump(mode="json"),
+            }
+            for cell in plan.cells
+            if cell.name in rows
+        ],
+        "pivot": _pivot_tree(pivot(plan, rows)),
+    }
+
+
+def _pivot_tree(table: Table) -> dict[str, Any]:
+    """Return the table as `cafe report` reads it: numbers, and the words for them."""
+    number = table.number
+    return {
+        "number": number.key,
+        "title": number.title,
+        "limits": number.limits,
+        "row_axis": table.row_axis,
+        "column_axis": table.column_axis,
+        "columns": table.columns,
+        "lines": [
+            {
+                "name": line.name,
+                "entries": [asdict(entry) | {"text": entry.text(number)} for entry in line.entries],
+                "best": asdict(line.best) if line.best else None,
+                "price": price_texts(line) if table.priced else [],
+            }
+            for line in table.lines
+        ],
+        "price_titles": PRICE_TITLES if table.priced else [],
+        "note": table.note,
+        "baseline": table.baseline,
+        "baseline_text": "" if table.baseline is None else f"{number.text(table.baseline)} {number.unit}",
+    }
+
+
+def _facts(cell: Cell, row: Row) -> dict[str, Any]:
+    return {
+        "cell": cell.name,
+        "ended": "complete" if row.complete else "failed",
+        "error": row.error,
+        "seed": cell.config.seed,
+        "attack.name": cell.config.attack.name,
+        "attack.used": list(row.used),
+        **{key: row.numbers.get(key) for key in NUMBERS},
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(path, lambda target: target.write_text(text, encoding="utf-8"))

@@ -1,0 +1,196 @@
+"""A worker's own table: its rows are put in the order that all workers agree on before it joins."""
+
+import hashlib
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+
+from protos.alignment_pb2 import AlignHeader, AlignPart, PlaceRequest
+from protos.alignment_pb2_grpc import AlignmentStub
+from vfl.config import RunConfig
+from vfl.datasets import datasets
+from vfl.datasets.checking import check_classes
+from vfl.datasets.slices import NONE, WorkerData, check_alone, load_data, slice_for
+from vfl.datasets.tables import TableSet
+from vfl.datasets.tables.holding import Holding
+from vfl.errors import RunFailedError, UserError
+from vfl.folder.show import file_in_words
+from vfl.limits import PRIVATE_BYTES
+from vfl.net.alignment import HASH_BYTES, from_bytes, keyed_hashes, pass_parts, pieces, rows_of
+from vfl.net.network import PROTOCOL_VERSION, hang_up, reach, sentence
+from vfl.net.tls import COORDINATOR
+from vfl.partition import Box
+from worker.alignment.intersection import intersect, load_library
+from worker.keys import read_key
+from worker.rounds import WorkerOptions
+
+SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
+"""Files that are tables of a worker's own; any other is a slice that was cut before."""
+
+
+def hold(
+    config: RunConfig, path: Path | None, key_file: Path | None, options: WorkerOptions, psi: bool = False
+) -> WorkerData:
+    """Return what a worker holds: its own table, aligned; the slice in its file; or its slice of the whole data set."""
+    if path is not None and path.suffix.lower() in SUFFIXES:
+        return aligned(config, path, key_file, options, psi)
+    if psi:
+        raise UserError("--psi: aligns a worker's own table; give --data TABLE.csv, .parquet or .npz")
+    if key_file is not None:
+        raise UserError(f"--align-key {key_file}: aligns a worker's own table; give --data TABLE.csv, .parquet or .npz")
+    return WorkerData.load(path) if path else slice_for(load_data(config), config, options.worker)
+
+
+def aligned(
+    config: RunConfig, path: Path, key_file: Path | None, options: WorkerOptions, psi: bool = False
+) -> WorkerData:
+    """Read a worker's table, and keep the rows that all workers have."""
+    if config.federation.labels_at_coordinator:
+        raise UserError(
+            f"--data {path}: tables are aligned under a key that the coordinator must not have, and with label_holder: "
+            f"coordinator its labels would have to be aligned too; give the labels to a worker, or cut slices from "
+            f"one table with `cafe slice`"
+        )
+    if psi:
+        if key_file is not None:
+            raise UserError("--psi: needs no key; leave --align-key out")
+        if config.federation.workers != 2:
+            raise UserError(f"--psi: two workers intersect, here are {config.federation.workers}; use --align-key")
+        load_library()
+    elif key_file is None:
+        raise UserError(
+            f"--data {path}: a table is aligned with the others' by keyed hashes of its ids; give --align-key FILE, "
+            f"a secret that all workers have and the coordinator has not"
+        )
+    key = None if key_file is None else read_key(key_file, "--align-key")
+    tables, holding = _read(config, path, options.worker)
+    assert holding.ids is not None
+    with _Talk(config, options) as talk:
+        if key is None:
+            common, hashes = intersect(holding.ids, talk.swap)
+        else:
+            hashes = keyed_hashes(holding.ids, bytes.fromhex(key))
+            common = talk.compare(hashes)
+        data = tables.encode([holding.take(rows_of(common, hashes))])
+        if holding.label is not None:
+            check_classes(data)
+        box = talk.place(data.sample_shape[0])
+    told = f"joined by id: {len(common)} rows are at all workers; {file_in_words(asdict(holding.brought))}"
+    print(f"worker {options.worker}: {told}", file=sys.stderr, flush=True)
+    holds_labels = holding.label is not None
+    return WorkerData(
+        box,
+        data.x,
+        hashlib.sha256(common.tobytes()).digest(),
+        data.x_test,
+        data.y if holds_labels else None,
+        data.y_test if holds_labels else None,
+        data.classes if holds_labels else 0,
+    )
+
+
+def table_size(config: RunConfig, path: Path, worker: int) -> tuple[int, int]:
+    """Return how many rows and columns a worker's table has, if it can be read as the config says."""
+    _, holding = _read(config, path, worker)
+    return len(holding), len(holding.values)
+
+
+def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding]:
+    """Read a worker's columns and, if it is the label holder, the labels."""
+    if config.federation.horizontal:
+        raise UserError(
+            f"--data {path}: tables are joined by id in a vertical federation; in a horizontal one nothing is joined: "
+            f"name one file for all in the config (data.path), and give each worker its rows with `cafe slice`"
+        )
+    tables = datasets.build(config.data)
+    if not isinstance(tables, TableSet) or tables.id is None:
+        raise UserError(
+            f"--data {path}: the config must say how to read it: data.name csv, parquet or npz, and data.id"
+        )
+    holding = tables.holding(path, worker, worker == config.federation.holder, "--data")
+    if worker == config.federation.holder and not config.federation.label_holder_features:
+        check_alone(config, len(holding.values), f"--data {path}")
+    elif not holding.values:
+        raise UserError(f"--data {path}: it has no columns besides {tables.label!r} and {tables.id!r}; {NONE}")
+    return tables, holding
+
+
+class _Talk:
+    """Two calls to the coordinator, each answered when all workers have made theirs."""
+
+    def __init__(self, config: RunConfig, options: WorkerOptions) -> None:
+        self._worker, self._patience = options.worker, config.federation.join_timeout
+        try:
+            self._channel = reach(options.coordinator, COORDINATOR, options.tls, self._patience)
+        except TimeoutError:
+            raise RunFailedError(
+                f"nobody answers at {options.coordinator} after {self._patience:g} s: "
+                f"is `cafe serve` running there, and the port open?"
+            ) from None
+        self._stub: Any = AlignmentStub(self._channel)
+
+    def __enter__(self) -> "_Talk":
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        hang_up(self._channel)
+        if isinstance(error, grpc.RpcError):
+            if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+                raise RunFailedError(
+                    f"worker {self._worker} could not be aligned: the coordinator's config says nothing of tables that "
+                    f"workers bring (data.id); use the same file everywhere"
+                )
+            raise RunFailedError(f"worker {self._worker} could not be aligned: {sentence(error)}") from None
+
+    def compare(self, hashes: np.ndarray) -> np.ndarray:
+        """Send our hashes; return those that all workers have."""
+        answers = self._stub.Align(self._parts(hashes), timeout=self._patience)
+        count = _header(answers).header.ids
+        received = bytearray()
+        for part in answers:
+            received += part.hashes
+            if len(received) > len(hashes) * HASH_BYTES:
+                break
+        if not count or len(received) != count * HASH_BYTES:
+            raise RunFailedError(f"the coordinator says that {count} of {len(hashes)} ids are known to all workers")
+        return from_bytes(bytes(received))
+
+    def swap(self, step: int, data: bytes) -> bytes:
+        """Post a step of a private intersection; return what the other worker posts."""
+        answers = self._stub.Pass(pass_parts(self._worker, step, data), timeout=self._patience)
+        expected = _header(answers).header.bytes
+        received = bytearray()
+        for part in answers:
+            received += part.data
+            if len(received) > min(expected, PRIVATE_BYTES):
+                break
+        if len(received) != expected:
+            raise RunFailedError(f"the other worker's message has {len(received)} bytes, {expected} were announced")
+        return bytes(received)
+
+    def place(self, features: int) -> Box:
+        """Say how many features we have; return which of the whole sample's they are."""
+        told = self._stub.Place(PlaceRequest(worker=self._worker, features=features), timeout=self._patience)
+        box = Box(tuple(told.sample_shape), tuple(told.start), tuple(told.stop))
+        if box.problem() or box.shape != (features,):
+            raise RunFailedError(f"the coordinator gave {features} features the place {box.start} to {box.stop}")
+        return box
+
+    def _parts(self, hashes: np.ndarray) -> Iterator[AlignPart]:
+        header = AlignHeader(protocol_version=PROTOCOL_VERSION, worker=self._worker, ids=len(hashes))
+        yield AlignPart(header=header)
+        for piece in pieces(hashes):
+            yield AlignPart(hashes=piece)
+
+
+def _header(answers: Iterator[Any]) -> Any:
+    """Return an answer's first message."""
+    first = next(answers, None)
+    if first is None:
+        raise RunFailedError("the coordinator ended its answer before it began")
+    return first
