@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 
-from attacker.interface import Recovery, attacks, start_attack
+from attacker.interface import Recovery, attacks
+from attacker.start import start_attack
 from attacker.witness import Witness
 from server.resting import WINDOW, Resting
 from server.shelf import Places, Shown

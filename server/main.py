@@ -12,7 +12,8 @@ from types import FrameType
 
 import torch
 
-from attacker.interface import Attack, start_attack
+from attacker.interface import Attack
+from attacker.start import start_attack
 from server.aside import Aside, AttackProcess, cut, needs_process
 from server.checkpoint import Checkpoints, State
 from server.checkpoint.finished import is_finished, take_up

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from attacker.interface import start_attack
+from attacker.start import start_attack
 from attacker.witness import Witness
 from server.main import recover
 from vfl.config import RunConfig

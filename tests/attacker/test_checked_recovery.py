@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacker.interface import Attack, AttackPlugin, Progress, Recovery, Setting, share, silent, start_attack
+from attacker.interface import Attack, AttackPlugin, Progress, Recovery, Setting, share, silent
+from attacker.start import start_attack
 from tests.attacker.test_harness import SAMPLES, case_of, each_attack, rounds_of, setting_of
 from vfl.errors import CafeError, RunFailedError
 from vfl.observation import Observation
@@ -186,7 +187,7 @@ class Leaving(AttackPlugin):
     def observe(self, _observation: Observation) -> None:
         raise SystemExit(0)
 
-    def recover(self) -> Recovery:
+    def recover(self, _progress: Progress) -> Recovery:
         raise KeyboardInterrupt
 
 

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks, silent, start_attack
+from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks, silent
+from attacker.start import start_attack
 from tests.support import flat
 from vfl.config import TrainingConfig
-from vfl.errors import UserError
+from vfl.errors import RunFailedError, UserError
 from vfl.local.one_process import observations
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.partition import partition
@@ -252,32 +253,6 @@ def test_degenerate_input_gives_something_sensible_or_a_sentence(name, what):
         assert_sentence(error)
 
 
-class Brief(AttackPlugin):
-    """Counts rounds, and shows nothing meanwhile."""
-
-    def start(self, _setting: Setting) -> Attack:
-        return _Briefly()
-
-
-class _Briefly:
-    def __init__(self) -> None:
-        self._seen = 0
-
-    def observe(self, _observation: Observation) -> None:
-        self._seen += 1
-
-    def recover(self) -> Recovery:
-        return Recovery(used=("gradients",), notes=(f"{self._seen} rounds",))
-
-
-def test_an_attack_that_shows_no_progress_need_not_take_any():
-    setting = setting_of("exact")
-    attack = start_attack(PluginSection(name=f"{__name__}:Brief"), setting)
-    for observation in rounds_of(setting):
-        attack.observe(observation)
-    assert attack.recover(silent).notes == (f"{ROUNDS} rounds",)
-
-
 def _showing(progress: Progress | None, *others: object) -> Recovery:
     if progress is not None:
         progress("shown", 1, 1)
@@ -285,19 +260,17 @@ def _showing(progress: Progress | None, *others: object) -> Recovery:
 
 
 RECOVER: dict[str, Callable[..., Recovery]] = {
-    "first": lambda progress: _showing(progress),
+    "its name": lambda progress: _showing(progress),
     "another name": lambda report: _showing(report),
     "no name": lambda *given: _showing(*given),
-    "positional only": lambda progress, /: _showing(progress),
-    "keyword only": lambda *, progress: _showing(progress),
-    "after others": lambda steps=2, progress=None: _showing(progress, steps),
+    "before others": lambda progress, steps=2: _showing(progress, steps),
     "none": lambda: _showing(None),
-    "other keywords": lambda *, steps=2: _showing(None, steps),
+    "keywords": lambda *, steps=2: _showing(None, steps),
 }
 
 
 class Shaped(AttackPlugin):
-    """Takes its progress in one of the ways there are."""
+    """Takes its progress, or does not."""
 
     how: str
 
@@ -306,9 +279,13 @@ class Shaped(AttackPlugin):
 
 
 @pytest.mark.parametrize("how", RECOVER)
-def test_an_attack_is_given_progress_in_the_way_it_takes_it(how):
+def test_an_attack_is_given_progress_first_and_has_to_take_it(how):
     attack = start_attack(PluginSection(name=f"{__name__}:Shaped", how=how), setting_of("exact"))
     steps: list[tuple[str, int, int]] = []
+    if how in ("none", "keywords"):
+        with pytest.raises(RunFailedError, match=r":Shaped failed in recover: TypeError: .* takes 0 positional"):
+            attack.recover(silent)
+        return
     recovery = attack.recover(lambda *step: steps.append(step))
-    assert steps == ([] if how in ("none", "other keywords") else [("shown", 1, 1)])
-    assert recovery.notes == (("2",) if how in ("after others", "other keywords") else ())
+    assert steps == [("shown", 1, 1)]
+    assert recovery.notes == (("2",) if how == "before others" else ())

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
-from attacker.interface import start_attack
+from attacker.start import start_attack
 from server.aside import needs_process
 from server.main import ServeOptions, serve
 from server.parameters import Parameters

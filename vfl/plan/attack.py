@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 from attacker.exact import Exact
 from attacker.exact.choice import Choice, choose
-from attacker.interface import attacks, start_attack
+from attacker.interface import attacks
 from attacker.least_squares import LeastSquares
 from attacker.rgap import RGap
+from attacker.start import start_attack
 from attacker.theory import Theory
 from vfl.config import RunConfig
 from vfl.errors import UserError

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attacker.interface import start_attack
+from attacker.start import start_attack
 from vfl.bench.federation import noise
 from vfl.bench.side import RIVALS, SHORT, WORKERS, bench_side
 from vfl.observation import Setting

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from attacker.interface import start_attack
+from attacker.start import start_attack
 from tests.vfl.sweep.fabricated import planned
 from vfl.datasets import Data, Facts
 from vfl.datasets.slices import boxes_of, check_facts, load_data

@@ -1,30 +1,85 @@
-"""What an attack hands over, held against the setting: what does not fit is told of before anybody works with it."""
+"""Starts the attack that a config names: its errors bear its name, and what it hands over must fit the setting."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from attacker.horizontal import Horizontal
+from attacker.interface import Attack, AttackPlugin, Observation, Progress, attacks, share
+from vfl.cluster import leave
 from vfl.errors import RunFailedError
 from vfl.maths.kinds import told
 from vfl.models.whole import first_model
 from vfl.observation import Setting
 from vfl.recovery import Recovery
+from vfl.registry import PluginSection
 
 _KEPT = (torch.float16, torch.float32, torch.float64)
 """The floating-point numbers that a file can hold as they are."""
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
-def fitting(name: str, recovery: object, setting: Setting, shown: Collection[int]) -> Recovery:
-    """Return an attack's recovery, its tensors detached and on the CPU, or say what about it is wrong."""
-    try:
-        return _fitting(recovery, setting, shown)
-    except _MisfitError as misfit:
-        raise RunFailedError(f"the attack plug-in {name} failed in recover: {misfit}") from None
+def start_attack(section: PluginSection, setting: Setting) -> Attack:
+    """Start an attack; in a horizontal federation one on each worker."""
+    plugin = attacks.build(section)
+
+    def start(seen: Setting) -> Attack:
+        with attacks.guard(section.name, plugin, "start"):
+            return CheckedAttack(section.name, plugin, plugin.start(seen), seen)
+
+    return Horizontal(setting, start) if setting.shares else start(setting)
+
+
+@dataclass(frozen=True)
+class CheckedAttack:
+    """A plug-in's attack: an error names the plug-in, also if what it hands over does not fit the setting."""
+
+    name: str
+    plugin: AttackPlugin
+    attack: Attack
+    setting: Setting
+    shown: set[int] = field(default_factory=set)
+    """The rounds so far."""
+
+    def observe(self, observation: Observation) -> None:
+        """Take in one round as it comes."""
+        self.shown.add(observation.round)
+        with attacks.guard(self.name, self.plugin, "observe"):
+            self.attack.observe(observation)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Return the best estimate from the rounds so far."""
+        try:
+            with attacks.guard(self.name, self.plugin, "recover"):
+                return self.check(self.attack.recover(_CheckedProgress(progress, self.check)))
+        finally:
+            leave()
+
+    def check(self, recovery: object) -> Recovery:
+        """Return an estimate, its tensors detached and on the CPU, or say what about it is wrong."""
+        try:
+            return _fitting(recovery, self.setting, self.shown)
+        except _MisfitError as misfit:
+            raise RunFailedError(f"the attack plug-in {self.name} failed in recover: {misfit}") from None
+
+
+@dataclass(frozen=True)
+class _CheckedProgress:
+    """The progress of an attack whose unfinished estimates are checked, too."""
+
+    progress: Progress
+    check: Callable[[object], Recovery]
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        self.progress(step, done, total)
+
+    def estimate(self, make: Callable[[], Recovery]) -> None:
+        """Offer an estimate to the caller of `recover`."""
+        share(self.progress, lambda: self.check(make()))
 
 
 class _MisfitError(Exception):
