@@ -1,4 +1,4 @@
-"""What a worker checks before it follows an order: nothing in it is taken on trust that its own config and data say."""
+"""What a worker checks before it follows an order: the order must agree with the worker's own config and data."""
 
 from collections.abc import Mapping
 
@@ -47,7 +47,7 @@ def check_parameters(bundle: Bundle, own: Mapping[str, Tensor]) -> None:
 
 
 def check_round(order: Round, data: WorkerData) -> None:
-    """Make sure that a round names samples that are here."""
+    """Make sure that a round names only samples that this worker has."""
     evaluates = order.purpose == Purpose.PURPOSE_EVALUATE
     samples = len(data.x) if not evaluates else 0 if data.x_test is None else len(data.x_test)
     if not 0 < len(order.indices) <= samples or max(order.indices) >= samples:

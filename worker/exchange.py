@@ -24,14 +24,14 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
     """The label holder's side of the exchange."""
 
     def __init__(
-        self, rendezvous: Rendezvous, holds_labels: bool, worker: int, timeout: float, tls: bool = False
+        self, rendezvous: Rendezvous, worker: int, *, holds_labels: bool, timeout: float, tls: bool = False
     ) -> None:
         self._rendezvous = rendezvous
         self._holds_labels, self._tls = holds_labels, tls
         self._worker = worker
         self._timeout = timeout
         self._under_way: set[tuple[int, str]] = set()
-        """Workers and runs of exchanges that hold an output: one at a time, or a peer could take any memory."""
+        """Workers and runs whose output is being received: one at a time, else a peer could take up any memory."""
 
     async def Swap(self, request_iterator: AsyncIterator[SwapPart], context: Any) -> AsyncIterator[SwapPart]:
         """Take a peer's output, answer with the gradient of it."""
@@ -58,7 +58,7 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
     async def _receive(
         self, parts: AsyncIterator[SwapPart], context: Any, mine: set[tuple[int, str]]
     ) -> tuple[SwapHeader, Tensor]:
-        """Return a peer's output; `mine` then names the exchange, which the caller is to end."""
+        """Return a peer's output; `mine` then names the exchange, which the caller removes from those under way."""
         first = await anext(aiter(parts), None)
         if first is None or first.WhichOneof("part") != "header":
             raise CodecError("an exchange begins with a header")
@@ -101,19 +101,21 @@ class Peer:
         address: str,
         run_id: str,
         worker: int,
-        timeout: float,
+        *,
         holder: Role,
+        timeout: float,
         tls: Identity | None = None,
         silence: float = SILENCE_SECONDS,
         out_of_date: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Reach the label holder, before the first round depends on it, unless its start is out of date by then."""
+        """Reach the label holder before the first round needs it; SupersededError once the start is `out_of_date`."""
         self._address, self._run_id, self._worker, self._timeout = address, run_id, worker, timeout
         self._lock = threading.Lock()
         self._call: grpc.Call | None = None
         self._superseded = False
+        patience = min(limits.REACH_SECONDS, timeout / 2)
         try:
-            self._channel = reach(address, holder, tls, min(limits.REACH_SECONDS, timeout / 2), silence, out_of_date)
+            self._channel = reach(address, holder, tls, patience, silence=silence, stopped=out_of_date)
         except HungUpError as error:
             raise ExchangeError(str(error)) from None
         except TimeoutError:
@@ -121,13 +123,13 @@ class Peer:
                 raise SupersededError from None
             raise ExchangeError(
                 f"cannot reach the label holder at {address}: start the label holder with "
-                f"--listen and --advertise set to an address that the others can reach, and open that port"
+                f"--listen and --advertise set to an address that the other workers can reach, and open that port"
             ) from None
         self._stub = worker_pb2_grpc.ExchangeStub(self._channel)
 
     def swap(self, number: int, rows: Tensor, output: Tensor) -> Tensor | None:
         """Send this worker's output for a round's rows; return the gradient of it."""
-        parts = swap_parts(self._run_id, self._worker, number, {"output": output}, rows_digest(rows))
+        parts = swap_parts(self._run_id, self._worker, number, {"output": output}, rows=rows_digest(rows))
         try:
             answers = self._stub.Swap(parts, timeout=self._timeout)
             with self._lock:

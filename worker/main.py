@@ -1,4 +1,4 @@
-"""A worker's start: its defences, its threads, its server for the others; then the rounds."""
+"""A worker's start: its defences, its threads, its server for the other workers; then the session."""
 
 import torch
 
@@ -11,11 +11,11 @@ from vfl.net.network import PROTOCOL_VERSION
 from worker.defences import Plan
 from worker.keys import read_key
 from worker.rendezvous import Rendezvous
-from worker.rounds import Finished, Rounds, WorkerOptions
 from worker.serving import WorkerServer
+from worker.session import Finished, Session, WorkerOptions
 
 EVERYWHERE = ("0.0.0.0", "[::]", "::")  # recognised here, never a default  # nosec B104
-"""Hosts to listen on, but no addresses that anybody could call."""
+"""Hosts to listen on that are no addresses to call."""
 
 
 def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finished:
@@ -26,7 +26,7 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
             f"--listen {options.listen}: say with --advertise HOST:PORT how the others reach the label holder"
         )
     key = "" if options.key_file is None else read_key(options.key_file, "--key-file")
-    plan = defence_plan(config, options.worker, len(data.x), key, data.most)
+    plan = defence_plan(config, options.worker, len(data.x), key=key, most=data.most)
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -34,21 +34,29 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
     server = WorkerServer(config, options.worker, options.listen, options.tls, rendezvous)
     try:
         request = join_request(data, options, options.advertise or f"{host}:{server.port}")
-        return Rounds(config, data, plan, request, rendezvous, options).run()
+        return Session(config, data, plan, rendezvous=rendezvous, options=options).run(request)
     finally:
         server.stop()
 
 
-def defence_plan(config: RunConfig, worker: int, samples: int, key: str = "", most: int = 0) -> Plan:
-    """Return what a worker's defences are told before the first round; `most` samples are at some worker, if more."""
+def defence_plan(config: RunConfig, worker: int, samples: int, *, key: str = "", most: int = 0) -> Plan:
+    """Return what a worker's defences know before the first round; the worker with most samples has `most`, if more."""
     federation = config.federation
     rounds = federation.planned_rounds(max(samples, most))
-    show_it = 1 if federation.horizontal else federation.workers
-    return Plan(worker, samples, federation.batch_size, rounds, federation.schedule, config.seed, show_it, key)
+    return Plan(
+        worker=worker,
+        samples=samples,
+        batch_size=federation.batch_size,
+        rounds=rounds,
+        schedule=federation.schedule,
+        seed=config.seed,
+        workers=1 if federation.horizontal else federation.workers,
+        key=key,
+    )
 
 
 def join_request(data: WorkerData, options: WorkerOptions, address: str) -> JoinRequest:
-    """Return what a worker says of itself when it joins."""
+    """Return how a worker describes itself when it joins."""
     box = data.box
     return JoinRequest(
         protocol_version=PROTOCOL_VERSION,

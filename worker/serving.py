@@ -31,7 +31,7 @@ class WorkerServer:
         timeout, holds_labels = federation.round_timeout, worker == federation.holder
         try:
             self._server = self._do(_made(federation.parties, federation.silence_timeout, timeout))
-            service = ExchangeService(meeting, holds_labels, worker, timeout, tls is not None)
+            service = ExchangeService(meeting, worker, holds_labels=holds_labels, timeout=timeout, tls=tls is not None)
             self.port = self._do(_listening(self._server, service, listen, tls))
         except BaseException:
             self._end_loop()

@@ -200,7 +200,7 @@ def test_outputs_that_peers_bring_fit_this_run_or_are_refused(first, rest):
         # An unknown run would be waited for.
         if parts and parts[0].header.run_id in ("run", ""):
             parts[0].header.run_id = "run"
-            return await ExchangeService(meeting, True, 0, 1.0)._receive(given(), None, set())
+            return await ExchangeService(meeting, 0, holds_labels=True, timeout=1.0)._receive(given(), None, set())
         return None
 
     brought, _ = outcome(lambda: asyncio.run(bring()), CodecError)

@@ -166,7 +166,7 @@ def test_calls_that_never_end_keep_nobody_from_the_label_holder(holder):
     for line, stream in itertools.product(lines, range(1, 17, 2)):  # as many calls as a connection may have
         line.sendall((PREFACE if stream == 1 else b"") + headers("/cafe.v1.Exchange/Swap", stream))
     threading.Timer(0.2, meeting.answer, [1, {1: torch.ones(5, 3)}]).start()
-    peer = Peer(address, "run", 1, 60, worker_role(0))
+    peer = Peer(address, "run", 1, holder=worker_role(0), timeout=60)
     assert torch.equal(peer.swap(1, torch.arange(5), torch.zeros(5, 3)), torch.ones(5, 3))
     peer.close()
     for line in lines:
@@ -189,7 +189,7 @@ def test_who_only_watches_keeps_no_connection(monkeypatch):
     codes = {refused(lambda call=call: list(call))[0] for call in calls}
     assert codes <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE}
     threading.Timer(0.2, meeting.answer, [1, {1: torch.ones(5, 3)}]).start()
-    peer = Peer(address, "run", 1, 60, worker_role(0))
+    peer = Peer(address, "run", 1, holder=worker_role(0), timeout=60)
     assert torch.equal(peer.swap(1, torch.arange(5), torch.zeros(5, 3)), torch.ones(5, 3))
     peer.close()
     for channel in crowd:

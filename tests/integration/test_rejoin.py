@@ -178,7 +178,7 @@ def test_when_the_coordinator_does_not_come_back_workers_end_with_a_sentence(tmp
         for worker in workers:
             words = worker.communicate(timeout=500)[1]
             assert worker.returncode == 1
-            assert f"cafe: nobody answers at {federation.address} after 1 s" in words
+            assert f"cafe: no coordinator answers at {federation.address} after 1 s" in words
             assert "Traceback" not in words
     finally:
         federation.close()

@@ -15,7 +15,7 @@ from vfl.datasets.slices import boxes_of, load_data, slice_for
 from vfl.observation import Setting
 from vfl.topology import sample_runs
 from worker.main import work
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 
 class Played(CoordinatorServicer):

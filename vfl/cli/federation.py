@@ -208,11 +208,11 @@ def work(
     from vfl.folder.show import defence_lines
     from worker.alignment import hold
     from worker.main import work as take_part
-    from worker.rounds import WorkerOptions
+    from worker.session import WorkerOptions
 
     patience = config.federation.patience(REJOIN_SECONDS)
     options = WorkerOptions(worker, coordinator, listen, advertise, threads, key_file, identity, insecure, patience)
-    finished = take_part(config, hold(config, data, align_key, options, psi), options)
+    finished = take_part(config, hold(config, data, options, key_file=align_key, psi=psi), options)
     print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
     for line in defence_lines([finished.defence]):
         print(line, file=sys.stderr)

@@ -129,7 +129,7 @@ def certs(
     if label_name:
         names[worker_role(workers)] = label_name
         workers += 1
-    for path in make_certificates(folder, workers, names, days):
+    for path in make_certificates(folder, workers, names, days=days):
         print(path)
     print("each party needs ca.pem and its own .pem and .key; nobody else needs ca.key: keep it", file=sys.stderr)
 

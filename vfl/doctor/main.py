@@ -14,7 +14,7 @@ from vfl.models import models
 from vfl.net.tls import Identity, identity_for, is_loopback, worker_role
 from worker.defences import Chain
 from worker.main import EVERYWHERE, defence_plan, join_request
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 
 def examine_setup(setup: Setup) -> list[Sheet]:

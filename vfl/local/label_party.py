@@ -15,7 +15,7 @@ from vfl.local.children import GRACE_SECONDS, Child, Children
 from vfl.local.launch import known_labels, take_part, worker_threads
 from vfl.net.tls import identity_for, worker_role
 from worker.main import EVERYWHERE
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}  # recognised, never listened at  # nosec B104
 """Where a coordinator that listens everywhere is found from its own machine."""

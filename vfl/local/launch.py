@@ -32,7 +32,7 @@ from vfl.referee.estimates import Estimates
 from vfl.topology import sample_runs
 from worker.defences import Chain, defences
 from worker.main import defence_plan, work
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 
 def check(config: RunConfig, data: Data) -> None:

@@ -21,13 +21,13 @@ PROTOCOL_VERSION = 3
 OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", limits.MESSAGE_BYTES),
     ("grpc.max_send_message_length", limits.MESSAGE_BYTES),
-    # Nobody here compresses, so nothing is unpacked: a small message cannot become a large one.
+    # No party compresses, so nothing is unpacked: a small message cannot become a large one.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A server does not mind how often others ask whether it is there: that is for their silence_timeout to say.
+    # How often a party pings a server is its own silence_timeout's affair: the server accepts two pings a second.
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
-    # Whoever waits for another to come up, or back, looks often enough to be there in time.
+    # A party that waits for another to come up, or back, tries again at least every two seconds.
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Uploads are megabytes: large frames and windows, so that neither framing nor window updates cost processor time.
     ("grpc.http2.max_frame_size", 1 << 22),
@@ -46,12 +46,12 @@ def noticing(silence: float) -> list[tuple[str, Any]]:
         *OPTIONS,
         ("grpc.keepalive_time_ms", asked),
         ("grpc.keepalive_timeout_ms", answered),
-        ("grpc.http2.ping_timeout_ms", answered),  # else a minute, whatever the line above says
+        ("grpc.http2.ping_timeout_ms", answered),  # without this gRPC waits a minute, in spite of the line above
     ]
 
 
 def server_options(workers: int, silence: float = SILENCE_SECONDS) -> list[tuple[str, Any]]:
-    """Return the options of a server that so many workers call: what strangers do there has its limits too."""
+    """Return the options of a server that so many workers call; they bound what strangers can do there too."""
     return [
         *noticing(silence),
         ("grpc.max_allowed_incoming_connections", 2 * workers + limits.SPARE_CONNECTIONS),
@@ -61,10 +61,10 @@ def server_options(workers: int, silence: float = SILENCE_SECONDS) -> list[tuple
     ]
 
 
-LOOKS_SECONDS = 0.3
-"""For how long gRPC looks at a channel's state after somebody waited for it, and some more."""
-_LOOKED: "weakref.WeakKeyDictionary[grpc.Channel, float]" = weakref.WeakKeyDictionary()
-"""When that was."""
+POLL_SECONDS = 0.3
+"""gRPC polls a channel's state in a thread for 0.2 s more after a wait for it; closed meanwhile, that thread raises."""
+_WAITED: "weakref.WeakKeyDictionary[grpc.Channel, float]" = weakref.WeakKeyDictionary()
+"""When each channel was last waited for."""
 
 
 def reach(
@@ -72,20 +72,21 @@ def reach(
     role: Role,
     tls: Identity | None,
     timeout: float,
+    *,
     silence: float = SILENCE_SECONDS,
     stopped: Callable[[], bool] = lambda: False,
 ) -> grpc.Channel:
     """Connect to another party once it answers; TimeoutError when it does not, a sentence when it is the wrong one.
 
-    After `silence` seconds without a sign of life the connection counts as lost. Once `stopped` says so, nobody wants
-    it any more, and the time is up.
+    After `silence` seconds without a sign of life the connection counts as lost. Once `stopped` returns True the caller
+    does not want it any more, and the time is up.
     """
     deadline = time.monotonic() + timeout
     options = noticing(silence)
     if tls is None:
         channel = grpc.insecure_channel(address, options=options)
     else:
-        channel = grpc.secure_channel(address, meet(address, role, tls, timeout, stopped), options=options)
+        channel = grpc.secure_channel(address, meet(address, role, tls, timeout, stopped=stopped), options=options)
     try:
         while not _ready(channel, min(limits.LOOK_SECONDS, max(0.0, deadline - time.monotonic())), stopped):
             if not stopped() and tls is None and speaks_tls(address):
@@ -99,8 +100,8 @@ def reach(
 
 
 def hang_up(channel: grpc.Channel) -> None:
-    """Close a channel, but not while gRPC still looks at its state: its thread would end in a traceback."""
-    time.sleep(max(0.0, _LOOKED.pop(channel, 0.0) + LOOKS_SECONDS - time.monotonic()))
+    """Close a channel once gRPC's thread no longer polls its state: closed earlier, that thread prints a traceback."""
+    time.sleep(max(0.0, _WAITED.pop(channel, 0.0) + POLL_SECONDS - time.monotonic()))
     channel.close()
 
 
@@ -117,7 +118,7 @@ def _ready(channel: grpc.Channel, seconds: float, stopped: Callable[[], bool]) -
                     ready.cancel()
                     return False
     finally:
-        _LOOKED[channel] = time.monotonic()
+        _WAITED[channel] = time.monotonic()
 
 
 def add_port(server: Any, listen: str, tls: Identity | None) -> int:
@@ -133,7 +134,7 @@ def add_port(server: Any, listen: str, tls: Identity | None) -> int:
 def add_health(server: Any, servicer: Any, services: Sequence[str]) -> None:
     """Put the standard health and reflection services beside the named ones, all of them serving.
 
-    Of health there is `Check` alone: a `Watch` is never answered to the end, and would keep its connection's place.
+    Of health only `Check` is served: a `Watch` never ends, and would hold one of the connection's calls for good.
     """
     check = grpc.unary_unary_rpc_method_handler(
         servicer.Check,
@@ -150,7 +151,7 @@ def statuses(services: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 async def end_server(server: grpc.aio.Server, grace: float) -> None:
-    """Stop a server, and let what it cut off come to its end: a loop that closes over such a call complains of it."""
+    """Stop a server, and wait for the calls that it cut off: an event loop closed before them prints a warning."""
     await server.stop(grace)
     cut_off = asyncio.all_tasks() - {asyncio.current_task()}
     if cut_off:

@@ -1,4 +1,4 @@
-"""A worker's own table: its rows are put in the order that all workers agree on before it joins."""
+"""A worker's own table: before the worker joins, its rows are put in the order that all workers agree on."""
 
 import hashlib
 import sys
@@ -27,18 +27,18 @@ from vfl.net.tls import COORDINATOR
 from vfl.partition import Box
 from worker.alignment.intersection import intersect, load_library
 from worker.keys import read_key
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
-"""Files that are tables of a worker's own; any other is a slice that was cut before."""
+"""Endings of tables that a worker brings itself; a file with any other is a slice that `cafe slice` cut."""
 
 
 def hold(
-    config: RunConfig, path: Path | None, key_file: Path | None, options: WorkerOptions, psi: bool = False
+    config: RunConfig, path: Path | None, options: WorkerOptions, *, key_file: Path | None, psi: bool = False
 ) -> WorkerData:
     """Return what a worker holds: its own table, aligned; the slice in its file; or its slice of the whole data set."""
     if path is not None and path.suffix.lower() in SUFFIXES:
-        return aligned(config, path, key_file, options, psi)
+        return aligned(config, path, options, key_file=key_file, psi=psi)
     if psi:
         raise UserError("--psi: aligns a worker's own table; give --data TABLE.csv, .parquet or .npz")
     if key_file is not None:
@@ -47,7 +47,7 @@ def hold(
 
 
 def aligned(
-    config: RunConfig, path: Path, key_file: Path | None, options: WorkerOptions, psi: bool = False
+    config: RunConfig, path: Path, options: WorkerOptions, *, key_file: Path | None, psi: bool = False
 ) -> WorkerData:
     """Read a worker's table, and keep the rows that all workers have."""
     if config.federation.labels_at_coordinator:
@@ -64,8 +64,8 @@ def aligned(
         load_library()
     elif key_file is None:
         raise UserError(
-            f"--data {path}: a table is aligned with the others' by keyed hashes of its ids; give --align-key FILE, "
-            f"a secret that all workers have and the coordinator has not"
+            f"--data {path}: a table is aligned with the other workers' by keyed hashes of its ids; give --align-key "
+            f"FILE, a secret that all workers have and the coordinator has not"
         )
     key = None if key_file is None else read_key(key_file, "--align-key")
     tables, holding = _read(config, path, options.worker)
@@ -80,17 +80,17 @@ def aligned(
         if holding.label is not None:
             check_classes(data)
         box = talk.place(data.sample_shape[0])
-    told = f"joined by id: {len(common)} rows are at all workers; {file_in_words(asdict(holding.brought))}"
-    print(f"worker {options.worker}: {told}", file=sys.stderr, flush=True)
+    joined = f"joined by id: {len(common)} rows are at all workers; {file_in_words(asdict(holding.brought))}"
+    print(f"worker {options.worker}: {joined}", file=sys.stderr, flush=True)
     holds_labels = holding.label is not None
     return WorkerData(
         box,
         data.x,
         hashlib.sha256(common.tobytes()).digest(),
-        data.x_test,
-        data.y if holds_labels else None,
-        data.y_test if holds_labels else None,
-        data.classes if holds_labels else 0,
+        x_test=data.x_test,
+        y=data.y if holds_labels else None,
+        y_test=data.y_test if holds_labels else None,
+        classes=data.classes if holds_labels else 0,
     )
 
 
@@ -129,7 +129,7 @@ class _Talk:
             self._channel = reach(options.coordinator, COORDINATOR, options.tls, self._patience)
         except TimeoutError:
             raise RunFailedError(
-                f"nobody answers at {options.coordinator} after {self._patience:g} s: "
+                f"no coordinator answers at {options.coordinator} after {self._patience:g} s: "
                 f"is `cafe serve` running there, and the port open?"
             ) from None
         self._stub: Any = AlignmentStub(self._channel)
@@ -175,8 +175,8 @@ class _Talk:
 
     def place(self, features: int) -> Box:
         """Say how many features we have; return which of the whole sample's they are."""
-        told = self._stub.Place(PlaceRequest(worker=self._worker, features=features), timeout=self._patience)
-        box = Box(tuple(told.sample_shape), tuple(told.start), tuple(told.stop))
+        answer = self._stub.Place(PlaceRequest(worker=self._worker, features=features), timeout=self._patience)
+        box = Box(tuple(answer.sample_shape), tuple(answer.start), tuple(answer.stop))
         if box.problem() or box.shape != (features,):
             raise RunFailedError(f"the coordinator gave {features} features the place {box.start} to {box.stop}")
         return box
