@@ -1,26 +1,71 @@
 """Worker to worker: outputs go to the label holder, their gradients come back. The coordinator is not on this path."""
 
+import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import grpc
 import torch
 from torch import Tensor
 
-from protos import worker_pb2_grpc
 from protos.codec import ALIGNMENT, Assembler, CodecError, describe, raw_bytes
+from protos.wire import EXCHANGE_SERVICE, Stub
 from protos.worker_pb2 import SwapHeader, SwapPart
 from vfl import limits
-from vfl.config import SILENCE_SECONDS
+from vfl.config import SILENCE_SECONDS, RunConfig
 from vfl.errors import RunFailedError
 from vfl.net.handshake import HungUpError
 from vfl.net.network import hang_up, reach, sentence
+from vfl.net.pace import Pace
+from vfl.net.services import end_server, server_options, start_server
 from vfl.net.tls import Identity, ImpostorError, Role, check_caller
 from worker.rendezvous import ExchangeError, Rendezvous, SupersededError, rows_digest, swap_parts
 
+T = TypeVar("T")
 
-class ExchangeService(worker_pb2_grpc.ExchangeServicer):
+
+class WorkerServer:
+    """A worker's gRPC server from its making to `stop`: the exchange, where this worker holds the labels, and health.
+
+    It has an event loop in a thread of its own: however slow a caller is, it holds up neither rounds nor other callers.
+    """
+
+    def __init__(self, config: RunConfig, worker: int, listen: str, tls: Identity | None, meeting: Rendezvous) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="peers")
+        self._thread.start()
+        federation = config.federation
+        timeout, holds_labels = federation.round_timeout, worker == federation.holder
+        try:
+            self._server = self._do(_new_server(federation.parties, federation.silence_timeout, timeout))
+            service = ExchangeService(meeting, worker, holds_labels=holds_labels, timeout=timeout, tls=tls is not None)
+            self.port = self._do(start_server(self._server, {EXCHANGE_SERVICE: service}, listen, tls))
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def stop(self) -> None:
+        """Let the address go, and the thread."""
+        self._do(end_server(self._server, grace=1.0))
+        self._end_loop()
+
+    def _do(self, what: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _new_server(workers: int, silence: float, timeout: float) -> grpc.aio.Server:
+    """Return a server of the event loop that runs this."""
+    pace = Pace(min(limits.RECEIVE_SECONDS, timeout))
+    return grpc.aio.server(options=server_options(workers, silence), interceptors=[pace])
+
+
+class ExchangeService:
     """The label holder's side of the exchange."""
 
     def __init__(
@@ -125,7 +170,7 @@ class Peer:
                 f"cannot reach the label holder at {address}: start the label holder with "
                 f"--listen and --advertise set to an address that the other workers can reach, and open that port"
             ) from None
-        self._stub = worker_pb2_grpc.ExchangeStub(self._channel)
+        self._stub = Stub(self._channel, EXCHANGE_SERVICE)
 
     def swap(self, number: int, rows: Tensor, output: Tensor) -> Tensor | None:
         """Send this worker's output for a round's rows; return the gradient of it."""

@@ -11,7 +11,7 @@ import grpc
 
 from protos.codec import announce
 from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, Trouble, UploadHeader, UploadPart
-from protos.wire import UPLOAD, ChunkView, coordinator_stub
+from protos.wire import COORDINATOR_SERVICE, UPLOAD, ChunkView, Stub
 from vfl.config import SILENCE_SECONDS
 from vfl.errors import RunFailedError
 from vfl.limits import TELL_SECONDS, WELCOME_SECONDS, plain
@@ -64,7 +64,7 @@ class Link:
                 f"no coordinator answers at {address} after {join_timeout:g} s: "
                 f"is `cafe serve` running there, and the port open?"
             ) from None
-        self._stub = coordinator_stub(self._channel)
+        self._stub = Stub(self._channel, COORDINATOR_SERVICE)
         # Bounded: a worker that lags behind holds the coordinator's stream back instead of piling up orders.
         self._orders: queue.Queue[Order | ChunkView | RunFailedError] = queue.Queue(maxsize=16)
         self._over: RunFailedError | None = None

@@ -9,9 +9,9 @@ from vfl.device import keep_freed_memory
 from vfl.errors import UserError
 from vfl.net.network import PROTOCOL_VERSION
 from worker.defences import Plan
+from worker.exchange import WorkerServer
 from worker.keys import read_key
 from worker.rendezvous import Rendezvous
-from worker.serving import WorkerServer
 from worker.session import Finished, Session, WorkerOptions
 
 EVERYWHERE = ("0.0.0.0", "[::]", "::")  # recognised here, never a default  # nosec B104

@@ -22,9 +22,8 @@ from tests.support import small_config
 from vfl.limits import SPARE_CONNECTIONS
 from vfl.net import pace
 from vfl.net.tls import worker_role
-from worker.exchange import Peer
+from worker.exchange import Peer, WorkerServer
 from worker.rendezvous import Rendezvous
-from worker.serving import WorkerServer
 
 GROWTH_BYTES = 64 << 20
 """What strangers may cost a party in memory, at any moment, whatever they send here."""

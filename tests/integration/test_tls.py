@@ -23,9 +23,8 @@ from vfl.net.certs import make_certificates
 from vfl.net.handshake import meet
 from vfl.net.network import reach
 from vfl.net.tls import COORDINATOR, Identity, load_identity, worker_role
-from worker.exchange import Peer
+from worker.exchange import Peer, WorkerServer
 from worker.rendezvous import Rendezvous, swap_parts
-from worker.serving import WorkerServer
 
 SMALL = ["--set", "federation={workers: 2, batch_size: 20, rounds: 3}", "--set", "attack.name=none"]
 SMALL += ["--set", "transcript=true"]

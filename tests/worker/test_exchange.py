@@ -17,10 +17,9 @@ from tests.support import small_config
 from vfl import limits
 from vfl.errors import RunFailedError
 from vfl.net.tls import worker_role
-from worker.exchange import Peer
+from worker.exchange import Peer, WorkerServer
 from worker.link import Link, LinkLostError
 from worker.rendezvous import Rendezvous, swap_parts
-from worker.serving import WorkerServer
 
 
 @pytest.fixture

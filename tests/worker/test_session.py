@@ -18,9 +18,8 @@ from tests.worker.played_coordinator import Played
 from vfl.errors import RunFailedError
 from vfl.net.tls import worker_role
 from worker import session
-from worker.exchange import Peer
+from worker.exchange import Peer, WorkerServer
 from worker.rendezvous import Rendezvous
-from worker.serving import WorkerServer
 
 TOP_THAT_DRAWS = """
 from torch import nn

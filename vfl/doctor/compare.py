@@ -9,7 +9,7 @@ import grpc
 from protos.coordinator_pb2 import JoinRequest
 from protos.doctor_pb2 import Block, CompareReply, CompareRequest, Party, ReportRequest
 from protos.doctor_pb2 import Finding as FindingMessage
-from protos.doctor_pb2_grpc import DoctorStub
+from protos.wire import DOCTOR_SERVICE, Stub
 from vfl.config import RunConfig
 from vfl.doctor.facts import Clock, describe
 from vfl.doctor.findings import Finding, Sheet
@@ -33,7 +33,7 @@ class Caller:
         self, config: RunConfig, worker: int, channel: grpc.Channel, tls: Identity | None, clock: Clock
     ) -> None:
         self._config, self._worker, self._tls, self._clock = config, worker, tls, clock
-        self._stub = DoctorStub(channel)
+        self._stub = Stub(channel, DOCTOR_SERVICE)
 
     def compare(self, sheet: Sheet, join: JoinRequest | None = None, address: str = "") -> bool:
         """Compare all that two parties must have alike; return whether the other side took part.

@@ -1,14 +1,11 @@
-"""gRPC the way every party uses it: the same limits, keep-alive, health and reflection."""
+"""gRPC the way every party uses it: the same limits and keep-alive, and how another party is reached."""
 
-import asyncio
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection
 
 from vfl import limits
 from vfl.config import SILENCE_SECONDS
@@ -47,17 +44,6 @@ def noticing(silence: float) -> list[tuple[str, Any]]:
         ("grpc.keepalive_time_ms", asked),
         ("grpc.keepalive_timeout_ms", answered),
         ("grpc.http2.ping_timeout_ms", answered),  # without this gRPC waits a minute, in spite of the line above
-    ]
-
-
-def server_options(workers: int, silence: float = SILENCE_SECONDS) -> list[tuple[str, Any]]:
-    """Return the options of a server that so many workers call; they bound what strangers can do there too."""
-    return [
-        *noticing(silence),
-        ("grpc.max_allowed_incoming_connections", 2 * workers + limits.SPARE_CONNECTIONS),
-        ("grpc.max_concurrent_streams", limits.STREAMS),
-        ("grpc.server_handshake_timeout_ms", int(1000 * limits.HANDSHAKE_SECONDS)),
-        ("grpc.max_connection_idle_ms", int(1000 * limits.IDLE_SECONDS)),
     ]
 
 
@@ -119,43 +105,6 @@ def _ready(channel: grpc.Channel, seconds: float, stopped: Callable[[], bool]) -
                     return False
     finally:
         _WAITED[channel] = time.monotonic()
-
-
-def add_port(server: Any, listen: str, tls: Identity | None) -> int:
-    """Let a server listen, in plain text or TLS; return its port."""
-    try:
-        if tls is None:
-            return int(server.add_insecure_port(listen))
-        return int(server.add_secure_port(listen, tls.server_credentials()))
-    except RuntimeError:
-        raise UserError(f"--listen {listen}: this address cannot be bound; is the port taken?") from None
-
-
-def add_health(server: Any, servicer: Any, services: Sequence[str]) -> None:
-    """Put the standard health and reflection services beside the named ones, all of them serving.
-
-    Of health only `Check` is served: a `Watch` never ends, and would hold one of the connection's calls for good.
-    """
-    check = grpc.unary_unary_rpc_method_handler(
-        servicer.Check,
-        request_deserializer=health_pb2.HealthCheckRequest.FromString,
-        response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
-    )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health.SERVICE_NAME, {"Check": check}),))
-    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
-
-
-def statuses(services: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return what the health service says of each service and of the whole ("")."""
-    return [(name, health_pb2.HealthCheckResponse.SERVING) for name in ("", *services)]
-
-
-async def end_server(server: grpc.aio.Server, grace: float) -> None:
-    """Stop a server, and wait for the calls that it cut off: an event loop closed before them prints a warning."""
-    await server.stop(grace)
-    cut_off = asyncio.all_tasks() - {asyncio.current_task()}
-    if cut_off:
-        await asyncio.wait(cut_off, timeout=1.0)
 
 
 def sentence(error: grpc.RpcError) -> str:

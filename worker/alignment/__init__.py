@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 
 from protos.alignment_pb2 import AlignHeader, AlignPart, PlaceRequest
-from protos.alignment_pb2_grpc import AlignmentStub
+from protos.wire import ALIGNMENT_SERVICE, Stub
 from vfl.config import RunConfig
 from vfl.datasets import datasets
 from vfl.datasets.checking import check_classes
@@ -132,7 +132,7 @@ class _Talk:
                 f"no coordinator answers at {options.coordinator} after {self._patience:g} s: "
                 f"is `cafe serve` running there, and the port open?"
             ) from None
-        self._stub: Any = AlignmentStub(self._channel)
+        self._stub = Stub(self._channel, ALIGNMENT_SERVICE)
 
     def __enter__(self) -> "_Talk":
         return self
