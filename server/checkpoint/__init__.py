@@ -17,9 +17,9 @@ from torch import Tensor
 
 from server.membership import Member
 from vfl.config import RunConfig
-from vfl.files import PRIVATE
+from vfl.files import PRIVATE, write_atomically
 from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
-from vfl.folder.results import Disturbance, Evaluated, Record, write_atomically
+from vfl.folder.results import Disturbance, Evaluated, Record
 from vfl.observation import Setting
 from vfl.partition import Box
 

@@ -17,8 +17,7 @@ from vfl.config import RunConfig
 from vfl.datasets import Data, DataSet, Facts, datasets
 from vfl.datasets.checking import check_data, check_facts_of
 from vfl.errors import UserError
-from vfl.files import PRIVATE, make_private, refuse_irregular
-from vfl.folder.results import write_atomically
+from vfl.files import PRIVATE, make_private, refuse_irregular, write_atomically
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
 from vfl.topology import even_runs, sample_runs

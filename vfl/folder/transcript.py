@@ -11,10 +11,9 @@ from typing import Any
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
-from vfl.files import PRIVATE, PRIVATE_FOLDER, make_private, read_plain
+from vfl.files import PRIVATE, PRIVATE_FOLDER, make_private, read_plain, sync, write_atomically
 from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
 from vfl.folder.fitting import check_gradients, check_indices, check_model, model_shapes
-from vfl.folder.results import sync, write_atomically
 from vfl.limits import CLASSES, FEATURES, JSON_BYTES, SAMPLES
 from vfl.observation import (
     BOTTOM,

@@ -11,9 +11,9 @@ from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.datasets.slices import boxes_of
 from vfl.errors import UserError
-from vfl.files.archive import ArchiveError, read_archive
+from vfl.files.archive import ArchiveError, read_archive, save_arrays
 from vfl.folder.events import write_scores
-from vfl.folder.results import load_summary, save_arrays, save_summary
+from vfl.folder.results import load_summary, save_summary
 from vfl.maths.metrics import exact_rows, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
