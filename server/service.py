@@ -58,7 +58,7 @@ async def serve_workers(config: RunConfig, run: Run, listen: str, tls: Identity 
     """Let workers call; return the server and its address."""
     federation, proved = config.federation, tls is not None
     server = grpc.aio.server(
-        options=server_options(federation.parties, federation.silence_timeout),
+        options=server_options(config.topology.parties, federation.silence_timeout),
         interceptors=[Pace(federation.round_timeout)],
     )
     services: dict[ServiceDescriptor, object] = {COORDINATOR_SERVICE: CoordinatorService(run, proved)}

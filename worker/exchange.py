@@ -36,9 +36,9 @@ class WorkerServer:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="peers")
         self._thread.start()
         federation = config.federation
-        timeout, holds_labels = federation.round_timeout, worker == federation.holder
+        timeout, holds_labels = federation.round_timeout, config.topology.serves_peers(worker)
         try:
-            self._server = self._do(_new_server(federation.parties, federation.silence_timeout, timeout))
+            self._server = self._do(_new_server(config.topology.parties, federation.silence_timeout, timeout))
             service = ExchangeService(meeting, worker, holds_labels=holds_labels, timeout=timeout, tls=tls is not None)
             self.port = self._do(start_server(self._server, {EXCHANGE_SERVICE: service}, listen, tls))
         except BaseException:

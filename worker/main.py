@@ -21,7 +21,7 @@ EVERYWHERE = ("0.0.0.0", "[::]", "::")  # recognised here, never a default  # no
 def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finished:
     """Take part in a run to its end."""
     host = options.listen.rpartition(":")[0]
-    if options.worker == config.federation.holder and host in EVERYWHERE and options.advertise is None:
+    if config.topology.serves_peers(options.worker) and host in EVERYWHERE and options.advertise is None:
         raise UserError(
             f"--listen {options.listen}: say with --advertise HOST:PORT how the others reach the label holder"
         )
@@ -50,7 +50,7 @@ def defence_plan(config: RunConfig, worker: int, samples: int, *, key: str = "",
         rounds=rounds,
         schedule=federation.schedule,
         seed=config.seed,
-        workers=1 if federation.horizontal else federation.workers,
+        workers=1 if config.topology.is_horizontal else federation.workers,
         key=key,
     )
 

@@ -195,7 +195,7 @@ class Session:
         check_start(start, self._config, self._data)
         self._run_id = start.run_id
         self._trainer.hang_up()
-        if self._config.federation.holds_labels(self._worker):
+        if self._config.topology.holds_labels(self._worker):
             self._trainer.meet_peers(start)
         else:
             self._trainer.meet_label_holder(self._reach_label_holder(start))
@@ -209,7 +209,7 @@ class Session:
             start.run_id,
             self._worker,
             # From this worker's own config: else a coordinator could name a worker that it is in league with.
-            holder=worker_role(self._config.federation.label_party),
+            holder=worker_role(self._config.topology.label_holder),
             timeout=self._timeout,
             tls=tls,
             silence=self._config.federation.silence_timeout,

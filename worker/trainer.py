@@ -25,7 +25,7 @@ class Trainer:
         self._config, self._data, self._worker, self._rendezvous = config, data, plan.worker, rendezvous
         self._device = resolve_device(config.device)
         self.defence = Chain(config.defence_of(plan.worker), plan)
-        self._place = config.federation.bottom_of(plan.worker)
+        self._place = config.topology.bottom_of(plan.worker)
         model = build_bottom(config.model, data.box.shape, config.seed, self._place)
         self._bottom = Bottom(model, data.x, data.x_test, self._device)
         self._top: Top | None = None

@@ -126,7 +126,7 @@ def test_a_transcript_has_each_workers_uploads_and_is_attacked_offline(attacked,
 
     config, _, out = attacked
     recorded = Transcript(out / "transcript")
-    assert recorded.setting.shares == (8, 8, 8)
+    assert recorded.setting.topology.shares == (8, 8, 8)
     assert all(len(observation.uploads) == 3 for observation in recorded)
     attack_transcript(recorded, config, tmp_path)
     with np.load(out / "recovered.npz") as live, np.load(tmp_path / "recovered.npz") as offline:

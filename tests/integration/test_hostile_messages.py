@@ -183,7 +183,7 @@ def test_who_only_watches_keeps_no_connection(monkeypatch):
     server = WorkerServer(config, 0, "127.0.0.1:0", None, meeting)
     meeting.open("run", {1: 3})
     address, own = f"127.0.0.1:{server.port}", [("grpc.use_local_subchannel_pool", 1)]
-    crowd = [grpc.insecure_channel(address, own) for _ in range(2 * config.federation.parties + SPARE_CONNECTIONS)]
+    crowd = [grpc.insecure_channel(address, own) for _ in range(2 * config.topology.parties + SPARE_CONNECTIONS)]
     calls = [HealthStub(channel).Watch(HealthCheckRequest(), timeout=60) for channel in crowd]
     codes = {refused(lambda call=call: list(call))[0] for call in calls}
     assert codes <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE}

@@ -123,7 +123,7 @@ def test_parameters_that_come_drop_by_drop_are_not_waited_for_longer_than_a_roun
     worker = played.worker(1)
     line = played.joined()
     line.start("run", played.address, parameters=False)
-    tensors = played.parameters.expected_from(1, 0)
+    tensors = played.parameters.expected_from(1)
     line.send(Order(parameters=ParametersOrder(version=1, bundle=announce(tensors))))
     dripping = threading.Thread(target=drip, args=(line, worker), daemon=True)
     dripping.start()

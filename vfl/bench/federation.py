@@ -110,7 +110,7 @@ def _one_process_rate(case: Case, data: Data) -> float:
     parameters = Parameters(setting, config.training)
     compute = OneProcess(setting, data.x, data.y)
     ends = []
-    for number, indices in enumerate(batches("epochs", SAMPLES, BATCH_SIZE, case.rounds, 0), start=1):
+    for number, indices in enumerate(batches("epochs", SAMPLES, BATCH_SIZE, case.rounds, seed=0), start=1):
         gradients, _ = compute(parameters.current, indices)
         parameters.update(number, gradients)
         ends.append(time.monotonic())

@@ -28,7 +28,7 @@ class Listener:
         self._config, self._tls, self._clock = config, tls, clock
         federation = config.federation
         self._expected = [worker for worker in range(federation.workers) if worker != role.worker]
-        self._membership = Membership(federation.workers, federation.holder, lambda _: None)
+        self._membership = Membership(config.topology, lambda _: None)
         self._members: dict[int, Member] = {}
         self._label_holder_address = ""
         self._changed = threading.Condition()
@@ -76,7 +76,7 @@ class Listener:
         with self._changed:
             if request.HasField("join"):
                 reply.refusal = self._admit(request.join)
-            if request.worker == self._config.federation.holder:
+            if self._config.topology.serves_peers(request.worker):
                 self._label_holder_address = plain(request.address)[:NAME_CHARACTERS]
             reply.label_holder_address = self._label_holder_address
         return reply

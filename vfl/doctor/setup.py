@@ -34,7 +34,7 @@ class Setup:
     @property
     def holds_labels(self) -> bool:
         """Whether this is the label holder, whom the other workers call."""
-        return self.worker is not None and self.worker == self.config.federation.holder
+        return self.worker is not None and self.config.topology.serves_peers(self.worker)
 
     @property
     def called(self) -> str | None:

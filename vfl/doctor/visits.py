@@ -46,11 +46,10 @@ class Visits:
             caller = Caller(setup.config, self._worker, channel, self._identity, setup.clock)
             if caller.compare(sheet, join, address):
                 caller.echo(sheet)
-                federation = setup.config.federation
-                if federation.labels_at_coordinator:
+                if setup.config.topology.labels_at_coordinator:
                     text = "`cafe serve` runs the label holder itself (--label-listen): workers reach it in the run"
                     self.label_holder.later("address", text)
-                elif not setup.holds_labels and not federation.horizontal:
+                elif setup.config.topology.sends_outputs(self._worker):
                     self._visit_label_holder(caller)
                 self.checked_in = caller.report(sheet, self._report(own))
 
@@ -61,7 +60,7 @@ class Visits:
         except grpc.RpcError as error:
             sheet.fail("address", f"the coordinator's doctor went away before it knew the address: {sentence(error)}")
             return
-        holder = worker_role(setup.config.federation.label_party)
+        holder = worker_role(setup.config.topology.label_holder)
         advice = f"start `cafe doctor … --id {holder.worker} … --wait` there"
         if not address and setup.wait:
             sheet.fail("address", f"{holder} did not say within {setup.patience:g} s where it listens: {advice}")

@@ -141,7 +141,7 @@ def write_summary(
         "ended": ended or record.ended,
         "workers": config.federation.workers,
         "samples": setting.samples if setting else None,
-        "shares": list(setting.shares) if setting and setting.shares else None,
+        "shares": list(setting.topology.shares) if setting and setting.topology.is_horizontal else None,
         "batch_size": setting.batch_size if setting else config.federation.batch_size,
         "rounds": record.rounds,
         "seconds": {

@@ -41,10 +41,11 @@ class LabelOptions:
         """Refuse what would not do, before anybody waits."""
         given = {"--labels": self.file, "--label-listen": self.listen, "--label-advertise": self.advertise}
         for option, value in given.items():
-            if value is not None and not config.federation.labels_at_coordinator:
+            if value is not None and not config.topology.labels_at_coordinator:
+                holder = "each worker" if config.topology.is_horizontal else f"worker {config.topology.label_holder}"
                 raise UserError(
-                    f"{option} {value}: belongs to federation.label_holder: coordinator, and here worker "
-                    f"{config.federation.holder} has the labels"
+                    f"{option} {value}: belongs to federation.label_holder: coordinator, and here {holder} has the "
+                    f"labels"
                 )
         if self.where.rpartition(":")[0] in EVERYWHERE and self.advertise is None:
             raise UserError(f"--label-listen {self.where}: say with --label-advertise HOST:PORT how workers reach it")
@@ -52,7 +53,7 @@ class LabelOptions:
     def hold(self, config: RunConfig) -> WorkerData:
         """Return the labels: the file's, or those of the data set that the config names."""
         if self.file is None:
-            return slice_for(load_data(config), config, config.federation.label_party)
+            return slice_for(load_data(config), config, config.topology.label_holder)
         data = WorkerData.load(self.file)
         if data.y is None or not data.box.empty:
             held = "no labels" if data.y is None else "features"
@@ -113,10 +114,10 @@ def label_party(
 ) -> Iterator[LabelParty | None]:
     """Check and hold what a label holder of the coordinator needs; inside, it can be started. None without one."""
     told.check(config)
-    if not config.federation.labels_at_coordinator:
+    if not config.topology.labels_at_coordinator:
         yield None
         return
-    number = config.federation.label_party
+    number = config.topology.label_holder
     identity = identity_for(tls, insecure, worker_role(number), {"--label-listen": told.where})
     threads = worker_threads(2)  # the coordinator computes on the same machine
     options = WorkerOptions(number, "", told.where, told.advertise, threads, None, identity, insecure, patience)

@@ -29,7 +29,6 @@ from vfl.local.children import JOINED, Children, Outcome
 from vfl.local.stop import honour
 from vfl.observation import Setting
 from vfl.referee.estimates import Estimates
-from vfl.topology import sample_runs
 from worker.defences import Chain, defences
 from worker.main import defence_plan, work
 from worker.session import WorkerOptions
@@ -37,19 +36,16 @@ from worker.session import WorkerOptions
 
 def check(config: RunConfig, data: Data) -> None:
     """Find what is wrong with a run before any process starts."""
-    samples = most = len(data.x)
-    shares: tuple[int, ...] = ()
-    if config.federation.horizontal:
-        runs = sample_runs(samples, config.federation.workers, config.federation.batch_size)
-        shares = tuple(run.stop - run.start for run in runs)
-        most = max(shares)
+    samples = len(data.x)
+    shares = config.topology.even_shares(samples, config.federation.batch_size)
     check_facts(config, Facts.of(data))
     resolve_device(config.device)
+    labels = known_labels(config, data)
+    setting = Setting.of(config, boxes_of(data, config), data.classes, samples, shares=shares, labels=labels)
     chains = [config.defence_of(worker) for worker in range(config.federation.workers)]
     for worker, chain in enumerate(chains):
         if chains.index(chain) == worker:  # each different one once: an accountant takes its time
-            Chain(chain, defence_plan(config, worker, shares[worker] if shares else samples, most=most))
-    setting = Setting.of(config, boxes_of(data, config), data.classes, samples, shares, known_labels(config, data))
+            Chain(chain, defence_plan(config, worker, setting.samples_of(worker), most=setting.most_samples))
     Parameters(setting, config.training)
     start_attack(config.attack, setting)
 
@@ -89,7 +85,7 @@ def run_federation(
 
 def known_labels(config: RunConfig, held: Data | WorkerData) -> tuple[int, ...] | None:
     """Return what the coordinator knows of the labels: all of them, if they are its own."""
-    if not config.federation.labels_at_coordinator:
+    if not config.topology.labels_at_coordinator:
         return None
     assert held.y is not None
     return tuple(held.y.tolist())
@@ -139,7 +135,7 @@ def _start_and_wait(
     controls: Connection | None,
 ) -> None:
     honour()
-    threads = worker_threads(config.federation.parties)
+    threads = worker_threads(config.topology.parties)
     patience = config.federation.patience(0.0)  # nobody would start a lost worker again
     attack = children.start_attack() if needs_process(config) else None
     options = ServeOptions(

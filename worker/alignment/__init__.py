@@ -50,7 +50,7 @@ def aligned(
     config: RunConfig, path: Path, options: WorkerOptions, *, key_file: Path | None, psi: bool = False
 ) -> WorkerData:
     """Read a worker's table, and keep the rows that all workers have."""
-    if config.federation.labels_at_coordinator:
+    if config.topology.labels_at_coordinator:
         raise UserError(
             f"--data {path}: tables are aligned under a key that the coordinator must not have, and with label_holder: "
             f"coordinator its labels would have to be aligned too; give the labels to a worker, or cut slices from "
@@ -102,7 +102,7 @@ def table_size(config: RunConfig, path: Path, worker: int) -> tuple[int, int]:
 
 def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding]:
     """Read a worker's columns and, if it is the label holder, the labels."""
-    if config.federation.horizontal:
+    if config.topology.is_horizontal:
         raise UserError(
             f"--data {path}: tables are joined by id in a vertical federation; in a horizontal one nothing is joined: "
             f"name one file for all in the config (data.path), and give each worker its rows with `cafe slice`"
@@ -112,8 +112,8 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
         raise UserError(
             f"--data {path}: the config must say how to read it: data.name csv, parquet or npz, and data.id"
         )
-    holding = tables.holding(path, worker, worker == config.federation.holder, "--data")
-    if worker == config.federation.holder and not config.federation.label_holder_features:
+    holding = tables.holding(path, worker, config.topology.serves_peers(worker), "--data")
+    if not config.topology.holds_features(worker):
         check_alone(config, len(holding.values), f"--data {path}")
     elif not holding.values:
         raise UserError(f"--data {path}: it has no columns besides {tables.label!r} and {tables.id!r}; {NONE}")

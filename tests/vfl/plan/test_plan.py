@@ -110,7 +110,7 @@ def test_least_squares_needs_as_many_rounds_as_tell_all_samples_apart():
 
     def rank(rounds):
         matrix = np.zeros((rounds, 24))
-        for row, batch in zip(matrix, batches("epochs", 24, 6, rounds, config.seed), strict=True):
+        for row, batch in zip(matrix, batches("epochs", 24, 6, rounds, seed=config.seed), strict=True):
             row[batch] = 1
         return np.linalg.matrix_rank(matrix)
 
