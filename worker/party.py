@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from vfl.models import running
-from vfl.models.modes import evaluating
+from vfl.models.layers import evaluating
 from vfl.observation import Tensors
 
 

@@ -16,7 +16,7 @@ from vfl.config import load_config
 from vfl.datasets.slices import load_data
 from vfl.doctor.findings import Level
 from vfl.doctor.main import examine_setup
-from vfl.doctor.setup import Setup
+from vfl.doctor.party import Setup
 from vfl.folder.transcript import Transcript
 from vfl.local.launch import run_federation
 from vfl.models.whole import state_dict, whole_model

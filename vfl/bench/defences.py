@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from vfl.bench.federation import Case, federate, noise
+from vfl.bench.federation import FederationCase, federate, noise
 from vfl.device import keep_freed_memory
 from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix
@@ -92,7 +92,7 @@ def _federation(rounds: int, repeats: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"none": [], "fake_gradients": []}
     for _ in range(repeats):
         for name, took in seconds.items():
-            took.append(1 / federate(Case(4, 0.01, rounds, 1, name), data)["rounds_per_second"])
+            took.append(1 / federate(FederationCase(4, 0.01, rounds, 1, name), data)["rounds_per_second"])
     pairs = zip(seconds["fake_gradients"], seconds["none"], strict=True)
     return {
         **{f"{name}_seconds": statistics.median(took) for name, took in seconds.items()},

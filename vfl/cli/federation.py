@@ -50,13 +50,13 @@ def run(
     from vfl.forkserver import warm_up
 
     warm_up(trains=not config.training.frozen)
-    from vfl.cli.progress import Watch
+    from vfl.cli.progress import RunProgress
     from vfl.datasets.slices import load_data
     from vfl.local.launch import run_federation
 
     with _page(ui, ui_listen, folder) as controls:
         data = load_data(config)
-        with reported(folder), Watch(folder, config.federation.workers, quiet) as watch:
+        with reported(folder), RunProgress(folder, config.federation.workers, quiet) as watch:
             run_federation(config, data, folder, not (watch.live or ui), resume, controls)
             finish(folder, config, data)
         show(folder, quiet, as_json)
@@ -136,7 +136,7 @@ def serve(
     folder = results_folder(out, file)
     from server.main import ServeOptions
     from server.main import serve as conduct
-    from vfl.cli.progress import Watch
+    from vfl.cli.progress import RunProgress
     from vfl.datasets.slices import load_data
     from vfl.local.label_party import LabelOptions, label_party
     from vfl.referee.estimates import Estimates
@@ -157,7 +157,7 @@ def serve(
             label_holder=party.start if party else None,
         )
         noted = Estimates(folder) if ui else contextlib.nullcontext()
-        with reported(folder), noted, Watch(folder, workers, quiet) as watch:
+        with reported(folder), noted, RunProgress(folder, workers, quiet) as watch:
             conduct(
                 config,
                 options,

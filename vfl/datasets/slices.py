@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vfl.config import RunConfig
 from vfl.datasets import Data, DataSet, Facts, datasets
-from vfl.datasets.checking import check_data, check_facts_of
+from vfl.datasets.checks import check_data, check_facts_of
 from vfl.errors import UserError
 from vfl.files import PRIVATE, make_private, refuse_irregular, write_atomically
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain

@@ -13,8 +13,8 @@ from protos.doctor_pb2 import Block, CompareReply, CompareRequest, ReportReceipt
 from protos.wire import DOCTOR_SERVICE, add_service
 from server.membership import Member, Membership, RefusedError
 from vfl.config import RunConfig
-from vfl.doctor.facts import Clock, describe
 from vfl.doctor.findings import Finding, Level
+from vfl.doctor.party import Clock, describe_party
 from vfl.limits import FINDINGS, NAME_CHARACTERS, plain
 from vfl.net.network import OPTIONS
 from vfl.net.services import add_health, add_port, statuses
@@ -72,7 +72,7 @@ class Listener:
         self._check(request.worker, context)
         if request.HasField("join") and request.join.worker != request.worker:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"worker {request.worker} cannot join as another")
-        reply = CompareReply(party=describe(self._config, self._clock))
+        reply = CompareReply(party=describe_party(self._config, self._clock))
         with self._changed:
             if request.HasField("join"):
                 reply.refusal = self._admit(request.join)

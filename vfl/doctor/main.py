@@ -8,7 +8,7 @@ from vfl.doctor.files import check_files
 from vfl.doctor.findings import Finding, Level, Sheet
 from vfl.doctor.holdings import check_bottom, check_disk, check_slice, check_whole
 from vfl.doctor.listener import Listener
-from vfl.doctor.setup import Setup
+from vfl.doctor.party import Setup
 from vfl.doctor.visits import Visits
 from vfl.models import models
 from vfl.net.tls import Identity, identity_for, is_loopback, worker_role

@@ -9,7 +9,7 @@ from protos.wire import COORDINATOR_SERVICE, DOCTOR_SERVICE
 from vfl.doctor.address import check_health, examine
 from vfl.doctor.compare import Caller
 from vfl.doctor.findings import Finding, Level, Sheet
-from vfl.doctor.setup import Setup
+from vfl.doctor.party import Setup
 from vfl.net.network import sentence
 from vfl.net.tls import COORDINATOR, Identity, refuse_plain, worker_role
 

@@ -14,8 +14,7 @@ from vfl.config import RunConfig
 from vfl.datasets import Facts
 from vfl.datasets.slices import boxes_of, check_facts, data_facts
 from vfl.errors import UserError
-from vfl.models.layers import representation
-from vfl.models.modes import evaluating
+from vfl.models.layers import evaluating, representation
 from vfl.models.whole import WholeModel, first_model
 from vfl.observation import BOTTOM, TOP, Setting, with_prefix
 from vfl.partition import Shape

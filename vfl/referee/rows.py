@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vfl.datasets import Data
-from vfl.datasets.encoding import SHOWN, Column
+from vfl.datasets.columns import SHOWN, Column
 from vfl.files import write_text
 from vfl.maths.metrics import r2
 from vfl.partition import Box

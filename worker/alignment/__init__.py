@@ -14,10 +14,10 @@ from protos.alignment_pb2 import AlignHeader, AlignPart, PlaceRequest
 from protos.wire import ALIGNMENT_SERVICE, Stub
 from vfl.config import RunConfig
 from vfl.datasets import datasets
-from vfl.datasets.checking import check_classes
+from vfl.datasets.checks import check_classes
 from vfl.datasets.slices import NONE, WorkerData, check_alone, load_data, slice_for
 from vfl.datasets.tables import TableSet
-from vfl.datasets.tables.holding import Holding
+from vfl.datasets.tables.holdings import Holding
 from vfl.errors import RunFailedError, UserError
 from vfl.folder.show import file_in_words
 from vfl.limits import PRIVATE_BYTES
