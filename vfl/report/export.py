@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vfl.errors import UserError
-from vfl.files import is_own, write_text
+from vfl.files import is_own
+from vfl.folder.results import write_atomically
 from vfl.report.folder import RunFolder, read_run
 
 EXPERIMENT = "cafe"
@@ -126,5 +127,5 @@ def _write(path: Path, rows: Sequence[Row]) -> Path:
     writer = csv.DictWriter(text, names)
     writer.writeheader()
     writer.writerows(rows)
-    write_text(path, text.getvalue(), newline="")
+    write_atomically(path, lambda target: target.write_text(text.getvalue(), encoding="utf-8", newline=""))
     return path
