@@ -11,17 +11,17 @@ from attacker.interface import Attack, Progress, share
 from vfl.errors import UserError
 from vfl.observation import Observation, Setting
 from vfl.recovery import Recovery
-from vfl.topology import own_rows
+from vfl.topology import Topology
 
 
 def settings_of(setting: Setting) -> list[Setting]:
     """Return what is known of each worker alone."""
-    return [replace(setting, samples=share, shares=()) for share in setting.shares]
+    return [replace(setting, samples=share, topology=Topology(1)) for share in setting.topology.shares]
 
 
-def observations_of(observation: Observation, shares: Sequence[int]) -> list[Observation]:
+def observations_of(observation: Observation, topology: Topology) -> list[Observation]:
     """Return a round as each worker's uploads alone show it."""
-    rows = own_rows(observation.indices, shares)
+    rows = topology.rows_of_each(observation.indices)
     return [
         replace(observation, indices=own, gradients=upload, uploads=())
         for own, upload in zip(rows, observation.uploads, strict=True)
@@ -32,12 +32,12 @@ class Horizontal:
     """One attack on each worker; what they recover is put together in the samples' order."""
 
     def __init__(self, setting: Setting, start: Callable[[Setting], Attack]) -> None:
-        self._shares = setting.shares
+        self._topology = setting.topology
         self._attacks = [start(own) for own in settings_of(setting)]
 
     def observe(self, observation: Observation) -> None:
         """Show each attack its worker's part of a round, if the worker uploaded."""
-        for attack, own in zip(self._attacks, observations_of(observation, self._shares), strict=True):
+        for attack, own in zip(self._attacks, observations_of(observation, self._topology), strict=True):
             if own.complete:
                 attack.observe(own)
 
@@ -47,13 +47,13 @@ class Horizontal:
         failures: list[str] = []
         for worker, attack in enumerate(self._attacks):
             try:
-                found.append(attack.recover(_Named(progress, worker, tuple(found), self._shares)))
+                found.append(attack.recover(_Named(progress, worker, tuple(found), self._topology.shares)))
             except UserError as error:
                 if not any(found) and worker == len(self._attacks) - 1:
                     raise
                 failures.append(f"worker {worker}: nothing was recovered: {error}")
                 found.append(None)
-        whole = together(found, self._shares)
+        whole = together(found, self._topology.shares)
         return replace(whole, notes=(*whole.notes, *failures))
 
 

@@ -31,7 +31,7 @@ def start_attack(section: PluginSection, setting: Setting) -> Attack:
         with attacks.guard(section.name, plugin, "start"):
             return CheckedAttack(section.name, plugin, plugin.start(seen), seen)
 
-    return Horizontal(setting, start) if setting.shares else start(setting)
+    return Horizontal(setting, start) if setting.topology.is_horizontal else start(setting)
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,79 @@
-"""Messages that carry a chunk, written and read without protobuf's copies; on the wire they are what protobuf writes.
+"""Both ends of every RPC, made from the `.proto` files, with messages that carry a chunk spared protobuf's copies.
 
 Gradients are megabytes a round, and protobuf copies a chunk's bytes twice on either side. Here a chunk goes straight
 from the tensors into its message, and is looked at where it was received. Every other message, and a chunk in any
-unusual (but valid) encoding, goes through protobuf itself.
+unusual (but valid) encoding, goes through protobuf itself; on the wire all are what protobuf writes.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import grpc
+from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.message_factory import GetMessageClass
 from torch import Tensor
 
+from protos import alignment_pb2, coordinator_pb2, doctor_pb2, worker_pb2
 from protos.codec import pieces
-from protos.coordinator_pb2 import (
-    DESCRIPTOR,
-    Evaluation,
-    EvaluationReceipt,
-    JoinRequest,
-    Order,
-    Trouble,
-    TroubleReceipt,
-    UploadPart,
-    UploadReceipt,
-)
-from protos.coordinator_pb2_grpc import CoordinatorServicer, CoordinatorStub
+from protos.coordinator_pb2 import Order, UploadPart
 from protos.tensors_pb2 import Chunk
 
-M = TypeVar("M", Order, UploadPart)
+COORDINATOR_SERVICE: ServiceDescriptor = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
+ALIGNMENT_SERVICE: ServiceDescriptor = alignment_pb2.DESCRIPTOR.services_by_name["Alignment"]
+EXCHANGE_SERVICE: ServiceDescriptor = worker_pb2.DESCRIPTOR.services_by_name["Exchange"]
+DOCTOR_SERVICE: ServiceDescriptor = doctor_pb2.DESCRIPTOR.services_by_name["Doctor"]
 
-SERVICE = DESCRIPTOR.services_by_name["Coordinator"].full_name
+
+def add_service(server: Any, service: ServiceDescriptor, servicer: object) -> None:
+    """Let a server answer every RPC of a service with the servicer's method of that name."""
+    missing = [method.name for method in service.methods if not callable(getattr(servicer, method.name, None))]
+    if missing:
+        raise TypeError(f"{type(servicer).__name__} has no method for {service.full_name}: {', '.join(missing)}")
+    handlers = {method.name: _handler(method, getattr(servicer, method.name)) for method in service.methods}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+
+
+class Stub:
+    """The caller's end of a service: each RPC is an attribute of that name, as in a generated stub."""
+
+    def __init__(self, channel: grpc.Channel, service: ServiceDescriptor) -> None:
+        for method in service.methods:
+            call = getattr(channel, _kind(method))(
+                f"/{service.full_name}/{method.name}",
+                request_serializer=_writer(method.input_type),
+                response_deserializer=_reader(method.output_type),
+            )
+            setattr(self, method.name, call)
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse an RPC that the service does not have."""
+        raise AttributeError(f"there is no RPC {name}")
+
+
+def _handler(method: MethodDescriptor, behaviour: Callable[..., Any]) -> Any:
+    make = getattr(grpc, f"{_kind(method)}_rpc_method_handler")
+    return make(
+        behaviour, request_deserializer=_reader(method.input_type), response_serializer=_writer(method.output_type)
+    )
+
+
+def _kind(method: MethodDescriptor) -> str:
+    """Return gRPC's word for what streams, as in unary_stream."""
+    return "_".join("stream" if streams else "unary" for streams in (method.client_streaming, method.server_streaming))
+
+
+def _reader(message: Descriptor) -> Callable[[bytes], Any]:
+    carrier = CARRIERS.get(message.full_name)
+    return carrier.read if carrier else GetMessageClass(message).FromString
+
+
+def _writer(message: Descriptor) -> Callable[[Any], bytes]:
+    carrier = CARRIERS.get(message.full_name)
+    return carrier.write if carrier else GetMessageClass(message).SerializeToString
+
+
+M = TypeVar("M", Order, UploadPart)
 
 _OFFSET = Chunk.OFFSET_FIELD_NUMBER << 3
 _DATA = Chunk.DATA_FIELD_NUMBER << 3 | 2
@@ -89,41 +133,8 @@ class Carrier(Generic[M]):
 
 ORDER = Carrier(Order)
 UPLOAD = Carrier(UploadPart)
-
-
-def coordinator_stub(channel: grpc.Channel) -> CoordinatorStub:
-    """Return the generated client, with these encodings where chunks travel."""
-    stub = CoordinatorStub(channel)
-    stub.Join = channel.unary_stream(
-        f"/{SERVICE}/Join", request_serializer=JoinRequest.SerializeToString, response_deserializer=ORDER.read
-    )
-    stub.Upload = channel.stream_unary(
-        f"/{SERVICE}/Upload", request_serializer=UPLOAD.write, response_deserializer=UploadReceipt.FromString
-    )
-    return stub
-
-
-def add_coordinator(servicer: CoordinatorServicer, server: grpc.aio.Server) -> None:
-    """Add the service to a server, as the generated function does, with these encodings where chunks travel."""
-    handlers: dict[str, Any] = {
-        "Join": grpc.unary_stream_rpc_method_handler(
-            servicer.Join, request_deserializer=JoinRequest.FromString, response_serializer=ORDER.write
-        ),
-        "Upload": grpc.stream_unary_rpc_method_handler(
-            servicer.Upload, request_deserializer=UPLOAD.read, response_serializer=UploadReceipt.SerializeToString
-        ),
-        "ReportEvaluation": grpc.unary_unary_rpc_method_handler(
-            servicer.ReportEvaluation,
-            request_deserializer=Evaluation.FromString,
-            response_serializer=EvaluationReceipt.SerializeToString,
-        ),
-        "ReportTrouble": grpc.unary_unary_rpc_method_handler(
-            servicer.ReportTrouble,
-            request_deserializer=Trouble.FromString,
-            response_serializer=TroubleReceipt.SerializeToString,
-        ),
-    }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+CARRIERS: dict[str, Carrier[Any]] = {"cafe.v1.Order": ORDER, "cafe.v1.UploadPart": UPLOAD}
+"""The messages that are written and read this way, in whichever RPC they travel."""
 
 
 def _encoded(tag: int, tensors: Iterable[Tensor]) -> Iterator[bytes]:

@@ -38,7 +38,6 @@ from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.folder.journal import Journal
 from vfl.folder.results import Evaluated, Record
 from vfl.observation import Observation, Setting
-from vfl.topology import own_rows
 
 EVALUATION_BATCH = 256
 
@@ -67,12 +66,11 @@ class Coordinator:
         generations: Mapping[int, int] | None = None,
     ) -> None:
         self._config, self._journal = config, journal
-        self._federation = config.federation
+        self._federation, self._topology = config.federation, config.topology
         self._checkpoints = checkpoints
         self._resumed: Resumed | None = None
         self.membership = Membership(
-            self._federation.parties,
-            self._federation.holder,
+            config.topology,
             self._left,
             returning=rejoin_timeout > 0,
             on_joined=self._joined,
@@ -95,7 +93,6 @@ class Coordinator:
         self.waiting = Waiting()
         self._counting: Counting | None = None
         self._known: Known | None = None
-        self._shares: tuple[int, ...] = ()
         self._test_shares: tuple[int, ...] = ()
         """How many test samples each worker holds: all of them the same ones, or in a horizontal federation others."""
         self._evaluation_batches = 0
@@ -124,7 +121,7 @@ class Coordinator:
         check_samples(self._config, members)
         self._test_shares = tuple(member.test_samples for member in members)
         setting = setting_of(self._config, members)
-        self._shares = setting.shares
+        self._topology = setting.topology
         self._known = Known.of(setting, members)
         return setting
 
@@ -293,7 +290,7 @@ class Coordinator:
 
     def exchanged(self, member: Member, peer_bytes: int) -> None:
         """Hear from the label holder how many bytes went between workers since it joined."""
-        if member.worker == self._federation.holder:
+        if self._topology.serves_peers(member.worker):
             self.bytes_peer = self._bytes_peer_before + peer_bytes
 
     async def _first_start(self, parameters: Parameters) -> None:
@@ -304,14 +301,14 @@ class Coordinator:
             self._start(parameters)
 
     def _start(self, parameters: Parameters) -> None:
-        holder = self._federation.label_party
+        holder = self._topology.label_holder
         self.run_id = secrets.token_hex(8)
         members = {member.worker: member for member in self.membership}
         start = Start(
             run_id=self.run_id,
-            workers=self._federation.parties,
+            workers=self._topology.parties,
             label_holder=holder,
-            label_holder_address="" if self._federation.horizontal else members[holder].address,
+            label_holder_address="" if self._topology.is_horizontal else members[holder].address,
             classes=members[holder].classes,
             output_widths=parameters.output_widths,
         )
@@ -319,11 +316,10 @@ class Coordinator:
             member.send(Order(start=start))
 
     def _begin(self, number: int, indices: Tensor, parameters: Parameters) -> "_Begun":
-        holder = self._federation.holder
-        expected = {w: parameters.expected_from(w, holder) for w in range(self._federation.parties)}
-        self.inboxes[number] = inbox = Inbox(number, expected, holder)
-        rows = own_rows(indices, self._shares) if self._shares else [indices] * self._federation.parties
-        self._order(number, Purpose.PURPOSE_TRAIN, dict(enumerate(rows)), parameters)
+        expected = {w: parameters.expected_from(w) for w in range(self._topology.parties)}
+        self.inboxes[number] = inbox = Inbox(number, expected, self._topology)
+        rows = dict(enumerate(self._topology.rows_of_each(indices)))
+        self._order(number, Purpose.PURPOSE_TRAIN, rows, parameters)
         return _Begun(number, indices, inbox)
 
     async def _undisturbed(self, do: Callable[[], Awaitable[None]], parameters: Parameters) -> None:
@@ -381,14 +377,13 @@ class Coordinator:
                 self._journal.worker(worker, "withheld")
                 if self._federation.when_withheld == "end":
                     self.record.ended = f"worker {worker} withheld its upload for round {number}: {upload.withheld}"
-        about = (number, begun.indices, uploads, parameters, self._federation.label_party, self._shares)
-        observation, loss = seen(*about)
+        observation, loss = seen(number, begun.indices, uploads, parameters, topology=self._topology)
         self.record.losses.append(loss)
         return observation
 
     async def _evaluate(self, setting: Setting, parameters: Parameters) -> None:
         """Let the workers count on the test samples, if there are any and they have not just done so."""
-        samples = sum(self._test_shares) if self._shares else self._test_shares[0]
+        samples = sum(self._test_shares) if self._topology.is_horizontal else self._test_shares[0]
         if not samples or self.record.last_evaluation:
             return
         correct, loss = 0, 0.0
@@ -409,7 +404,7 @@ class Coordinator:
     async def _counted(self, number: int, rows: Mapping[int, Tensor], parameters: Parameters) -> None:
         """Have a batch of test samples counted."""
         timeout = self._federation.round_timeout
-        totals = {worker: len(own) for worker, own in rows.items() if self._federation.holds_labels(worker)}
+        totals = {worker: len(own) for worker, own in rows.items() if self._topology.holds_labels(worker)}
         self._counting = counting = Counting(number, totals)
         self._order(number, Purpose.PURPOSE_EVALUATE, rows, parameters)
         await self.waiting.until(
@@ -418,10 +413,8 @@ class Coordinator:
 
     def _peers_outputs(self, parameters: Parameters) -> int:
         """Return how many numbers a sample's outputs have that go to the label holder."""
-        holder = self._federation.holder
-        if holder is None:  # all outputs stay where they are
-            return 0
-        return sum(width for worker, width in enumerate(parameters.output_widths) if worker != holder)
+        widths = enumerate(parameters.output_widths)
+        return sum(width for worker, width in widths if self._topology.sends_outputs(worker))
 
     def _order(self, number: int, purpose: Purpose, rows: Mapping[int, Tensor], parameters: Parameters) -> None:
         """Tell each worker that has rows to play a round on them."""
@@ -430,7 +423,7 @@ class Coordinator:
             if member.worker not in named:
                 continue
             if member.parameters_version != parameters.version:
-                tensors = parameters.expected_from(member.worker, self._federation.holder)
+                tensors = parameters.expected_from(member.worker)
                 announced = ParametersOrder(version=parameters.version, bundle=announce(tensors))
                 member.send_tensors(Order(parameters=announced), tensors)
                 member.parameters_version = parameters.version
@@ -447,7 +440,7 @@ class Coordinator:
             self._journal.worker(member.worker, "lost")
         if self._ending or not self._started:
             return  # before the start a worker may leave and come back
-        if member.worker == self._federation.holder:
+        if self._topology.serves_peers(member.worker):
             self._bytes_peer_before = self.bytes_peer
         if self._disturbances.patience and not member.refusal:
             self._disturbances.left(member)
@@ -467,5 +460,5 @@ class Coordinator:
         up, down = self.bytes_up, self.bytes_down
         return {
             "bytes": {"up": up.total(), "down": down.total(), "peer": self.bytes_peer},
-            "workers": [{"id": w, "up": up[w], "down": down[w]} for w in range(self._federation.parties)],
+            "workers": [{"id": w, "up": up[w], "down": down[w]} for w in range(self._topology.parties)],
         }

@@ -13,6 +13,7 @@ from protos.codec import CodecError, describe, raw_bytes
 from protos.coordinator_pb2 import UploadHeader
 from server.membership import RefusedError
 from vfl.observation import Tensors
+from vfl.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,10 @@ class Upload:
 class Inbox:
     """Collects the uploads of one round. `expected` holds, for each worker, tensors of the right names and shapes."""
 
-    def __init__(self, number: int, expected: Mapping[int, Tensors], label_holder: int | None) -> None:
-        """Begin without uploads; a loss comes with the label holder's, or with each if there is none."""
+    def __init__(self, number: int, expected: Mapping[int, Tensors], topology: Topology) -> None:
+        """Begin without uploads; a loss comes with those of parties that hold labels."""
         self.number = number
-        self._expected, self._label_holder = expected, label_holder
+        self._expected, self._topology = expected, topology
         self._uploads: dict[int, Upload] = {}
         self.full = asyncio.Event()
 
@@ -66,8 +67,8 @@ class Inbox:
             raise RefusedError(
                 grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} {problem}: is its model the coordinator's?"
             )
-        if (self._label_holder in (None, worker)) != header.HasField("loss"):
-            rule = "from the label holder, and only from it" if self._label_holder is not None else "from each worker"
+        if self._topology.holds_labels(worker) != header.HasField("loss"):
+            rule = "from each worker" if self._topology.is_horizontal else "from the label holder, and only from it"
             raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker}: the loss comes {rule}")
         if not math.isfinite(header.loss):
             raise RefusedError(

@@ -20,7 +20,7 @@ from server.checkpoint.finished import is_finished, take_up
 from server.checkpoint.resume import Resumed, find_checkpoint, forget_later, look_ahead, show_again
 from server.controls import heed
 from server.coordinator import Coordinator
-from server.listening import start_server
+from server.service import serve_workers
 from server.watching import Observer
 from vfl.config import RunConfig
 from vfl.device import keep_freed_memory
@@ -30,7 +30,7 @@ from vfl.folder.journal import Journal
 from vfl.folder.results import PARTIAL, Record, clear_run, write_model, write_recovery, write_summary
 from vfl.folder.transcript import TranscriptWriter
 from vfl.forkserver import warm_up
-from vfl.net.network import end_server
+from vfl.net.services import end_server
 from vfl.net.tls import Identity
 from vfl.observation import Observation, Setting
 from vfl.recovery import Recovery
@@ -225,7 +225,7 @@ async def _federate(
         loop.add_signal_handler(number, coordinator.interrupt)
     if options.controls is not None:
         heed(options.controls, coordinator, options.stop_signals[0])
-    server, address = await start_server(config, coordinator, options.listen, options.tls)
+    server, address = await serve_workers(config, coordinator, options.listen, options.tls)
     on_address(address)
     _start_label_holder(coordinator, address, options)
     reason: str | None = "the coordinator failed"

@@ -16,6 +16,7 @@ from vfl.limits import CLASSES, DIMENSIONS, FEATURES, NAME_CHARACTERS, SAMPLES
 from vfl.net.network import PROTOCOL_VERSION
 from vfl.observation import Tensors
 from vfl.partition import Box, tiling_problem
+from vfl.topology import Topology
 
 
 class RefusedError(Exception):
@@ -50,6 +51,11 @@ class Member:
     uploading: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the one upload that takes memory; the worker's others wait."""
 
+    @property
+    def held(self) -> tuple[object, ...]:
+        """Return what it says of its data: one that comes back must say the same."""
+        return self.box, self.samples, self.test_samples, self.ids_digest, self.classes
+
     def send(self, order: Order) -> None:
         """Put an order on the worker's line."""
         self.lines.put_nowait([order])
@@ -68,19 +74,18 @@ class Membership:
 
     def __init__(
         self,
-        workers: int,
-        label_holder: int | None,
+        topology: Topology,
         on_left: Callable[[Member], None],
+        *,
         returning: bool = False,
         on_joined: Callable[[Member], None] = lambda _: None,
         generations: Mapping[int, int] | None = None,
     ) -> None:
         """Begin without members; `returning` says whether one may come back after the start.
 
-        Without a label holder the federation is horizontal: each worker has labels, and samples of its own.
-        `generations` says how often each has, if the run began long ago and is resumed.
+        `generations` says how often each worker has come back, if the run began long ago and is resumed.
         """
-        self._workers, self._label_holder = workers, label_holder
+        self._topology = topology
         self._on_left, self._on_joined = on_left, on_joined
         self._returning = returning
         self._members: dict[int, Member] = {}
@@ -99,7 +104,7 @@ class Membership:
     @property
     def missing(self) -> list[int]:
         """Return the workers that have not joined."""
-        return [worker for worker in range(self._workers) if worker not in self._members]
+        return [worker for worker in range(self._topology.parties) if worker not in self._members]
 
     @property
     def generations(self) -> dict[int, int]:
@@ -107,14 +112,14 @@ class Membership:
         return dict(self._generations)
 
     def start(self) -> None:
-        """Begin the run: from now on, whoever comes back must be who left."""
-        self._held = {worker: _held(member) for worker, member in self._members.items()}
+        """Begin the run: from now on, a worker that comes back must hold what it held."""
+        self._held = {worker: member.held for worker, member in self._members.items()}
 
     def admit(self, request: JoinRequest, proved: bool = False) -> Member:
         """Let a worker in, or refuse it with a sentence; one that proved who it is takes its lost stream's place."""
-        self._check(request)
+        _refuse_the_first(self._problems(request))
         before = self._members.get(request.worker)
-        # Who knows of another session than the live one was replaced meanwhile, and must not take the place back.
+        # A process that names another session than the live one was replaced, and must not take the place back.
         current = before is not None and request.previous_session == before.session
         known = current or (proved and not request.previous_session)
         if before is not None and not (known and (self._returning or not self._held)):
@@ -123,19 +128,17 @@ class Membership:
                 f"worker {request.worker} has already joined; give each its own --id (a worker that was cut off can "
                 f"come back once its lost connection has been noticed, within federation.silence_timeout)",
             )
-        box = _box(request)
         member = Member(
             request.worker,
             secrets.token_hex(16),
-            box,
-            request.samples,
-            request.test_samples,
-            request.ids_digest,
-            request.classes,
-            request.peer_address,
+            _box(request),
+            samples=request.samples,
+            test_samples=request.test_samples,
+            ids_digest=request.ids_digest,
+            classes=request.classes,
+            address=request.peer_address,
         )
-        self._check_against_others(member)
-        self._check_against_start(member)
+        _refuse_the_first(self._misfits(member))
         if before is not None:
             before.send(Order(abort=Abort(reason=f"another process has joined as worker {member.worker}")))
             before.hang_up()
@@ -169,129 +172,128 @@ class Membership:
                 self.empty.set()
             self._on_left(member)
 
-    def _check(self, request: JoinRequest) -> None:
+    def _problems(self, request: JoinRequest) -> Iterator[RefusedError]:
+        """Yield what is wrong with a request alone; what comes later relies on what was right before."""
+        parties, who = self._topology.parties, f"worker {request.worker}"
         if request.protocol_version != PROTOCOL_VERSION:
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"worker {request.worker} speaks protocol version {request.protocol_version}, this coordinator "
-                f"{PROTOCOL_VERSION}: install the same release on both",
+            yield _unfit(
+                f"{who} speaks protocol version {request.protocol_version}, this coordinator {PROTOCOL_VERSION}: "
+                f"install the same release on both"
             )
-        if request.worker >= self._workers:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"there is no worker {request.worker} in this federation: its workers are 0 to {self._workers - 1}",
-            )
+        if request.worker >= parties:
+            yield _invalid(f"there is no {who} in this federation: its workers are 0 to {parties - 1}")
         if self.closed:
-            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "the run is over")
+            yield _unfit("the run is over")
         if not 0 < request.samples <= SAMPLES or request.test_samples > SAMPLES:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {request.worker} holds {request.samples} samples and {request.test_samples} test samples, "
-                f"expected 1 to {SAMPLES}",
+            yield _invalid(
+                f"{who} holds {request.samples} samples and {request.test_samples} test samples, "
+                f"expected 1 to {SAMPLES}"
             )
         texts = (request.ids_digest, request.peer_address, request.previous_session)
         if max(map(len, texts)) > NAME_CHARACTERS or not request.peer_address.isprintable():
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {request.worker} gives an address, session or digest that is none: each has at most "
-                f"{NAME_CHARACTERS} characters",
+            yield _invalid(
+                f"{who} gives an address, session or digest that is none: each has at most {NAME_CHARACTERS} characters"
             )
-        bounds = (request.slice.sample_shape, request.slice.start, request.slice.stop)
-        if max(map(len, bounds)) > DIMENSIONS:  # before anything is computed from them
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {request.worker} cuts samples of more than {DIMENSIONS} dimensions",
+        cut = request.slice
+        if max(map(len, (cut.sample_shape, cut.start, cut.stop))) > DIMENSIONS:  # before anything is computed from them
+            yield _invalid(f"{who} cuts samples of more than {DIMENSIONS} dimensions")
+        if request.classes > CLASSES or math.prod(cut.sample_shape) > FEATURES:
+            yield _invalid(
+                f"{who} reports {request.classes} classes and samples of shape {tuple(cut.sample_shape)}; "
+                f"at most {CLASSES} classes and {FEATURES} features go"
             )
-        if request.classes > CLASSES or math.prod(request.slice.sample_shape) > FEATURES:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {request.worker} reports {request.classes} classes and samples of shape "
-                f"{tuple(request.slice.sample_shape)}; at most {CLASSES} classes and {FEATURES} features go",
-            )
-        problem = _box(request).problem()
-        if problem:
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"the slice of worker {request.worker} {problem}")
-        if self._label_holder is None:
-            self._check_whole(request)
-            return
-        if _box(request).empty and not request.worker == self._label_holder == self._workers - 1:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {request.worker} holds no features; only a label holder that is the last worker may",
-            )
-        if (request.classes > 1) != (request.worker == self._label_holder):
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {request.worker} reports {request.classes} classes, but the label holder is worker "
-                f"{self._label_holder} and needs two or more, the others none: "
-                f"are federation.kind and federation.label_holder the same everywhere?",
-            )
+        box = _box(request)
+        if problem := box.problem():
+            yield _invalid(f"the slice of {who} {problem}")
+        holding = _whole_problem if self._topology.is_horizontal else _slice_problem
+        if problem := holding(request.worker, box, request.classes, self._topology):
+            yield _invalid(problem)
 
-    def _check_whole(self, request: JoinRequest) -> None:
-        if _box(request) != Box.all(tuple(request.slice.sample_shape)) or request.classes < 2:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {request.worker} holds {tuple(request.slice.start)} to {tuple(request.slice.stop)} of samples "
-                f"of shape {tuple(request.slice.sample_shape)} and {request.classes} classes, but in a horizontal "
-                f"federation each holds whole samples and their labels: is federation.kind the same everywhere?",
-            )
-
-    def _check_against_others(self, member: Member) -> None:
-        for other in self:
-            if other.worker == member.worker:
-                continue
-            who = f"worker {member.worker}"
-            if self._label_holder is None:
-                misfit = _other_samples_problem(member, other)
-                if misfit:
-                    raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, misfit)
-                continue
-            if (member.samples, member.test_samples) != (other.samples, other.test_samples):
-                problem = (
-                    f"{who} holds {member.samples} samples and {member.test_samples} test samples, "
-                    f"worker {other.worker} {other.samples} and {other.test_samples}"
-                )
-            elif member.ids_digest != other.ids_digest:
-                problem = (
-                    f"{who} does not hold the same samples in the same order as worker {other.worker} "
-                    f"(the digests of their sample ids differ): align them first"
-                )
-            elif member.box.sample_shape != other.box.sample_shape:
-                shapes = f"{member.box.sample_shape}, worker {other.worker} of {other.box.sample_shape}"
-                problem = f"{who} cuts samples of shape {shapes}"
-            else:
-                continue
-            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, problem)
-        if self._label_holder is not None and set(self.missing) <= {member.worker}:
-            boxes = {other.worker: other.box for other in self} | {member.worker: member.box}
-            misfit = tiling_problem([boxes[worker] for worker in range(self._workers) if not boxes[worker].empty])
+    def _misfits(self, member: Member) -> Iterator[RefusedError]:
+        """Yield why a worker does not fit to the others, or to what it held when the run began."""
+        others = [other for other in self if other.worker != member.worker]
+        differing = _horizontal_misfits if self._topology.is_horizontal else _vertical_misfits
+        for other in others:
+            yield from map(_unfit, differing(member, other))
+        boxes = {one.worker: one.box for one in (*others, member)}
+        if not self._topology.is_horizontal and set(range(self._topology.workers)) <= boxes.keys():
+            misfit = tiling_problem([boxes[worker] for worker in sorted(boxes) if not boxes[worker].empty])
             if misfit:
-                raise RefusedError(
-                    grpc.StatusCode.FAILED_PRECONDITION, f"the workers' slices do not fit together: {misfit}"
-                )
-
-    def _check_against_start(self, member: Member) -> None:
-        if self._held and self._held[member.worker] != _held(member):
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
+                yield _unfit(f"the workers' slices do not fit together: {misfit}")
+        if self._held and self._held[member.worker] != member.held:
+            yield _unfit(
                 f"worker {member.worker} does not hold what it held when the run began "
-                f"(samples, their ids, its slice, or the classes): start it with the same data",
+                f"(samples, their ids, its slice, or the classes): start it with the same data"
             )
 
 
-def _other_samples_problem(member: Member, other: Member) -> str | None:
-    """Return why two workers of a horizontal federation do not fit together, or None when they do."""
-    who = f"worker {member.worker}"
-    if (member.box, member.classes) != (other.box, other.classes):
-        theirs = f"worker {other.worker} of shape {other.box.sample_shape} and {other.classes}"
-        return f"{who} holds samples of shape {member.box.sample_shape} and {member.classes} classes, {theirs}"
-    if member.ids_digest == other.ids_digest:
-        return f"{who} holds the very samples of worker {other.worker} (the digests of their ids are equal)"
+def _refuse_the_first(problems: Iterator[RefusedError]) -> None:
+    for problem in problems:
+        raise problem
+
+
+def _invalid(sentence: str) -> RefusedError:
+    return RefusedError(grpc.StatusCode.INVALID_ARGUMENT, sentence)
+
+
+def _unfit(sentence: str) -> RefusedError:
+    return RefusedError(grpc.StatusCode.FAILED_PRECONDITION, sentence)
+
+
+def _slice_problem(worker: int, box: Box, classes: int, topology: Topology) -> str | None:
+    """Return what is wrong with a worker's slice and labels in a vertical federation."""
+    if box.empty and not worker == topology.label_holder == topology.parties - 1:
+        return f"worker {worker} holds no features; only a label holder that is the last worker may"
+    if box.empty == topology.holds_features(worker):
+        return (
+            f"worker {worker} holds {'no' if box.empty else 'some'} features, and federation.label_holder_features is "
+            f"{str(box.empty).lower()} here: is the config the same everywhere?"
+        )
+    if (classes > 1) != topology.holds_labels(worker):
+        return (
+            f"worker {worker} reports {classes} classes, but the label holder is worker {topology.label_holder} and "
+            f"needs two or more, the others none: are federation.kind and federation.label_holder the same everywhere?"
+        )
     return None
 
 
-def _held(member: Member) -> tuple[object, ...]:
-    return member.box, member.samples, member.test_samples, member.ids_digest, member.classes
+def _whole_problem(worker: int, box: Box, classes: int, _topology: Topology) -> str | None:
+    """Return what is wrong with a worker's samples in a horizontal federation."""
+    if box == Box.all(box.sample_shape) and classes > 1:
+        return None
+    return (
+        f"worker {worker} holds {box.start} to {box.stop} of samples of shape {box.sample_shape} and {classes} "
+        f"classes, but in a horizontal federation each holds whole samples and their labels: "
+        f"is federation.kind the same everywhere?"
+    )
+
+
+def _vertical_misfits(member: Member, other: Member) -> Iterator[str]:
+    """Yield why two workers do not hold features of the same samples."""
+    who = f"worker {member.worker}"
+    if (member.samples, member.test_samples) != (other.samples, other.test_samples):
+        yield (
+            f"{who} holds {member.samples} samples and {member.test_samples} test samples, "
+            f"worker {other.worker} {other.samples} and {other.test_samples}"
+        )
+    if member.ids_digest != other.ids_digest:
+        yield (
+            f"{who} does not hold the same samples in the same order as worker {other.worker} "
+            f"(the digests of their sample ids differ): align them first"
+        )
+    if member.box.sample_shape != other.box.sample_shape:
+        shapes = f"{member.box.sample_shape}, worker {other.worker} of {other.box.sample_shape}"
+        yield f"{who} cuts samples of shape {shapes}"
+
+
+def _horizontal_misfits(member: Member, other: Member) -> Iterator[str]:
+    """Yield why two workers do not hold different samples of one kind."""
+    who = f"worker {member.worker}"
+    if (member.box, member.classes) != (other.box, other.classes):
+        theirs = f"worker {other.worker} of shape {other.box.sample_shape} and {other.classes}"
+        yield f"{who} holds samples of shape {member.box.sample_shape} and {member.classes} classes, {theirs}"
+    if member.ids_digest == other.ids_digest:
+        yield f"{who} holds the very samples of worker {other.worker} (the digests of their ids are equal)"
 
 
 def _box(request: JoinRequest) -> Box:

@@ -32,16 +32,12 @@ class Parameters:
         self.version = 1
         self.current = self._snapshot()
 
-    def expected_from(self, worker: int, label_holder: int | None) -> Tensors:
-        """Return what a worker receives and what it uploads: its bottom model, for the label holder the top too.
-
-        Without a label holder it is the one bottom model and the top, for each worker of a horizontal federation.
-        """
-        if label_holder is None:
-            return with_prefix(BOTTOM, self.current.bottoms[0]) | with_prefix(TOP, self.current.top)
-        without_features = worker == len(self.current.bottoms)  # a label holder with nothing but the labels is the last
-        tensors = {} if without_features else with_prefix(BOTTOM, self.current.bottoms[worker])
-        if worker == label_holder:
+    def expected_from(self, party: int) -> Tensors:
+        """Return what a party receives and what it uploads: a bottom model if it has features, the top with labels."""
+        topology, tensors = self._setting.topology, dict[str, Tensor]()
+        if topology.holds_features(party):
+            tensors |= with_prefix(BOTTOM, self.current.bottoms[topology.bottom_of(party)])
+        if topology.holds_labels(party):
             tensors |= with_prefix(TOP, self.current.top)
         return tensors
 

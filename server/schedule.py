@@ -9,7 +9,6 @@ from torch import Tensor
 
 from vfl.observation import Setting
 from vfl.seeds import generator
-from vfl.topology import joint_indices
 
 CANDIDATES = 64
 """How many ways to divide an epoch the orthogonal schedule looks at."""
@@ -17,16 +16,19 @@ CANDIDATES = 64
 
 def batches_of(setting: Setting) -> Iterator[Tensor]:
     """Draw the batches of a run; in a horizontal federation each is made of a batch of every worker's own samples."""
-    about = (setting.batch_size, setting.rounds, setting.seed)
-    if not setting.shares:
-        yield from batches(setting.schedule, setting.samples, *about)
+    schedule, batch_size, rounds, seed = setting.schedule, setting.batch_size, setting.rounds, setting.seed
+    if not setting.topology.is_horizontal:
+        yield from batches(schedule, setting.samples, batch_size, rounds, seed=seed)
         return
-    each = [batches(setting.schedule, share, *about, worker) for worker, share in enumerate(setting.shares)]
+    shares = enumerate(setting.topology.shares)
+    each = [batches(schedule, share, batch_size, rounds, seed=seed, worker=worker) for worker, share in shares]
     for rows in zip(*each, strict=True):
-        yield joint_indices(rows, setting.shares)
+        yield torch.cat(setting.topology.indices_of(rows))
 
 
-def batches(schedule: str, samples: int, batch_size: int, rounds: int, seed: int, worker: int = 0) -> Iterator[Tensor]:
+def batches(
+    schedule: str, samples: int, batch_size: int, rounds: int, *, seed: int, worker: int = 0
+) -> Iterator[Tensor]:
     """Draw the batch indices of so many rounds; `worker` says whose, where each has its own."""
     draw = {"epochs": _epochs, "uniform": _uniform, "orthogonal": _orthogonal}[schedule]
     yield from draw(samples, min(batch_size, samples), rounds, generator(seed, "schedule", worker))

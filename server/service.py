@@ -1,4 +1,4 @@
-"""The coordinator's gRPC service: it turns messages into calls of the run, and refusals into gRPC statuses."""
+"""The coordinator's gRPC server: its service turns messages into calls of the run, and refusals into gRPC statuses."""
 
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -6,8 +6,8 @@ from math import isfinite
 from typing import Any, Protocol
 
 import grpc
+from google.protobuf.descriptor import ServiceDescriptor
 
-from protos import coordinator_pb2_grpc
 from protos.codec import Assembler, CodecError
 from protos.coordinator_pb2 import (
     Evaluation,
@@ -19,11 +19,15 @@ from protos.coordinator_pb2 import (
     UploadPart,
     UploadReceipt,
 )
-from protos.wire import ChunkView
+from protos.wire import ALIGNMENT_SERVICE, COORDINATOR_SERVICE, ChunkView
+from server.alignment import AlignmentService
 from server.inbox import Inbox, Upload
 from server.membership import Member, Membership, RefusedError
+from vfl.config import RunConfig
 from vfl.limits import plain
-from vfl.net.tls import ImpostorError, check_caller
+from vfl.net.pace import Pace
+from vfl.net.services import server_options, start_server
+from vfl.net.tls import Identity, ImpostorError, check_caller
 
 NO_FAULT = (grpc.StatusCode.ABORTED, grpc.StatusCode.DATA_LOSS)
 """Refused uploads after which a worker that leaves is waited for: of a round begun anew, and those cut short, as that
@@ -50,7 +54,22 @@ class Run(Protocol):
         """Hear that a worker cannot go on."""
 
 
-class CoordinatorService(coordinator_pb2_grpc.CoordinatorServicer):
+async def serve_workers(config: RunConfig, run: Run, listen: str, tls: Identity | None) -> tuple[grpc.aio.Server, str]:
+    """Let workers call; return the server and its address."""
+    federation, proved = config.federation, tls is not None
+    server = grpc.aio.server(
+        options=server_options(config.topology.parties, federation.silence_timeout),
+        interceptors=[Pace(federation.round_timeout)],
+    )
+    services: dict[ServiceDescriptor, object] = {COORDINATOR_SERVICE: CoordinatorService(run, proved)}
+    if config.aligns:
+        patience = federation.join_timeout
+        services[ALIGNMENT_SERVICE] = AlignmentService(federation.workers, proved, patience, lambda: bool(run.run_id))
+    port = await start_server(server, services, listen, tls)
+    return server, f"{listen.rpartition(':')[0]}:{port}"
+
+
+class CoordinatorService:
     """The service that workers call; over TLS, with certificates that say which worker it is."""
 
     def __init__(self, run: Run, tls: bool = False) -> None:

@@ -13,7 +13,7 @@ def check_samples(config: RunConfig, members: Sequence[Member]) -> None:
     federation = config.federation
     fewest = min(members, key=lambda member: member.samples)  # of the same in a vertical federation
     if federation.batch_size > fewest.samples:
-        whose = f" of worker {fewest.worker}" if federation.horizontal else ""
+        whose = f" of worker {fewest.worker}" if config.topology.is_horizontal else ""
         raise UserError(
             f"federation.batch_size: {federation.batch_size} is more than the {fewest.samples} samples{whose}"
         )
@@ -24,8 +24,8 @@ def check_samples(config: RunConfig, members: Sequence[Member]) -> None:
 def setting_of(config: RunConfig, members: Sequence[Member]) -> Setting:
     """Return what is known of the run that is to begin; members are in the order of their numbers."""
     boxes = [member.box for member in members if not member.box.empty]
-    classes = members[config.federation.label_party].classes
-    if not config.federation.horizontal:
+    classes = members[config.topology.label_holder].classes
+    if not config.topology.is_horizontal:
         return Setting.of(config, boxes, classes, members[0].samples)
     shares = tuple(member.samples for member in members)
-    return Setting.of(config, boxes[:1], classes, sum(shares), shares)
+    return Setting.of(config, boxes[:1], classes, sum(shares), shares=shares)

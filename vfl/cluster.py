@@ -24,7 +24,7 @@ def connect(address: str | None, option: str, variables: Mapping[str, str] | Non
 
     `option` is what the address was given as, for the sentences. The variables are set where tasks run.
     """
-    check(address, option)
+    check_cluster(address, option)
     import ray
 
     if ray.is_initialized():
@@ -54,7 +54,7 @@ def leave() -> None:
         _ours.clear()
 
 
-def check(address: str | None, option: str) -> None:
+def check_cluster(address: str | None, option: str) -> None:
     """Refuse to go on without Ray, or with an address where nobody answers; nothing is started."""
     if importlib.util.find_spec("ray") is None:
         raise UserError(f"{option}: Ray is not installed here; pip install 'cafe-vfl[ray]'")

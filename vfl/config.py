@@ -11,6 +11,7 @@ from vfl.files.yaml_text import YamlError, parse_yaml
 from vfl.limits import CONFIG_BYTES
 from vfl.model_section import ModelSection
 from vfl.registry import PluginSection, explain
+from vfl.topology import Kind, Topology
 
 SILENCE_SECONDS = 30.0
 """How long a party may give no sign of life before its connection counts as lost, if the config does not say."""
@@ -25,7 +26,7 @@ class Section(BaseModel):
 class FederationConfig(Section):
     """Who takes part, which batches are drawn, how long anybody waits."""
 
-    kind: Literal["vertical", "horizontal"] = "vertical"
+    kind: Kind = "vertical"
     workers: int = Field(4, ge=1, le=1024)
     batch_size: int = Field(ge=1)
     epochs: int | None = Field(None, ge=1)
@@ -40,14 +41,12 @@ class FederationConfig(Section):
     silence_timeout: float = Field(SILENCE_SECONDS, ge=1)
     checkpoint_every: int | None = Field(None, ge=1)
     when_withheld: Literal["end", "continue"] = "end"
-    fixed_secrets: bool = False
-    """Whether defences draw from the run's seed: repeatable numbers, from a defence that protects nothing."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "FederationConfig":
         if (self.epochs is None) == (self.rounds is None):
             raise ValueError("give either epochs or rounds, and not both")
-        if self.horizontal:
+        if self.kind == "horizontal":
             self._whole_samples()
         if self.label_holder == "coordinator":
             if not self.label_holder_features:
@@ -64,8 +63,9 @@ class FederationConfig(Section):
                 f"label_holder_features: a label holder without features must be the last of two workers or more; "
                 f"set label_holder to {max(1, self.workers - 1)}"
             )
-        if self.slices is not None and len(self.slices) != self.feature_holders:
-            raise ValueError(f"slices lists {len(self.slices)} slices for {self.feature_holders} workers with features")
+        holders = self.topology.feature_holders
+        if self.slices is not None and len(self.slices) != holders:
+            raise ValueError(f"slices lists {len(self.slices)} slices for {holders} workers with features")
         return self
 
     def _whole_samples(self) -> None:
@@ -85,47 +85,10 @@ class FederationConfig(Section):
         return value
 
     @property
-    def horizontal(self) -> bool:
-        """Whether workers hold different samples, and not different features of the same."""
-        return self.kind == "horizontal"
-
-    @property
-    def labels_at_coordinator(self) -> bool:
-        """Whether the coordinator has the labels; it then runs the label holder beside itself, as one party more."""
-        return self.label_holder == "coordinator"
-
-    @property
-    def parties(self) -> int:
-        """Return how many take part in the rounds: the workers, and the coordinator's label holder if it has one."""
-        return self.workers + self.labels_at_coordinator
-
-    @property
-    def label_party(self) -> int:
-        """Return the number of the party with the labels: a worker, or the coordinator's own after the last worker."""
-        return self.workers if self.label_holder == "coordinator" else self.label_holder
-
-    @property
-    def holder(self) -> int | None:
-        """Return the party with the labels; None in a horizontal federation, where each worker has some."""
-        return None if self.horizontal else self.label_party
-
-    def holds_labels(self, worker: int) -> bool:
-        """Tell whether a party has labels, and with them the top model."""
-        return self.holder in (None, worker)
-
-    def bottom_of(self, worker: int) -> int:
-        """Return which of the bottom models a worker computes: its own, or the one that all have."""
-        return 0 if self.horizontal else worker
-
-    @property
-    def bottoms(self) -> int:
-        """Return how many bottom models there are: one for each worker with features, or one for all."""
-        return 1 if self.horizontal else self.feature_holders
-
-    @property
-    def feature_holders(self) -> int:
-        """Return how many workers hold features: all, or all but the last, which has the labels alone."""
-        return self.workers if self.label_holder_features else self.workers - 1
+    def topology(self) -> Topology:
+        """Return who holds what; how many samples each worker has is known when they join."""
+        holder = self.workers if self.label_holder == "coordinator" else self.label_holder
+        return Topology(self.workers, holder, self.label_holder_features, self.kind)
 
     def patience(self, default: float) -> float:
         """Return for how many seconds a lost worker is waited for."""
@@ -235,7 +198,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _workers_exist(self) -> "RunConfig":
-        if self.federation.horizontal and self.model.bottoms:
+        if self.topology.is_horizontal and self.model.bottoms:
             raise ValueError("model.bottoms: all workers of a horizontal federation train one model; leave it out")
         by_worker = {"model.bottoms": list(self.model.bottoms)}
         if isinstance(self.defence, DefencesByWorker):
@@ -246,12 +209,17 @@ class RunConfig(Section):
                     last = self.federation.workers - 1
                     raise ValueError(f"{key} names worker {worker}, but the workers are 0 to {last}")
         chains = [self.defence_of(worker) for worker in range(self.federation.workers)]
-        if self.federation.labels_at_coordinator and any(one.name == "indices" for chain in chains for one in chain):
+        if self.topology.labels_at_coordinator and any(one.name == "indices" for chain in chains for one in chain):
             raise ValueError(
                 "defence indices keeps the coordinator from knowing the rows of a batch, and with label_holder: "
                 "coordinator it must know them to find their labels; give the labels to a worker"
             )
         return self
+
+    @property
+    def topology(self) -> Topology:
+        """Return who holds features and labels."""
+        return self.federation.topology
 
     @property
     def records(self) -> bool:
@@ -261,9 +229,8 @@ class RunConfig(Section):
     @property
     def aligns(self) -> bool:
         """Whether workers may bring tables of their own: rows are joined by an id, and a worker has the labels."""
-        federation = self.federation
         by_id = self.data.options.get("id") is not None
-        return by_id and not federation.horizontal and not federation.labels_at_coordinator
+        return by_id and not self.topology.is_horizontal and not self.topology.labels_at_coordinator
 
     def defence_of(self, worker: int) -> DefenceChain:
         """Return a worker's defences, in their order; the coordinator's own label holder has none."""

@@ -1,7 +1,7 @@
 """What the coordinator sees, and all that an attack is ever shown."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -9,8 +9,11 @@ from torch import Tensor
 from vfl.config import RunConfig
 from vfl.partition import Box
 from vfl.registry import PluginSection
+from vfl.topology import Topology
 
 Tensors = Mapping[str, Tensor]
+
+_BY_BOXES = Topology(0)
 
 
 BOTTOM, TOP = "bottom.", "top."
@@ -35,7 +38,7 @@ class ModelTensors:
     top: Tensors
 
     def complete(self, parameters: "ModelTensors") -> bool:
-        """Tell whether nobody's gradients are missing; a model without parameters has none."""
+        """Tell whether no party's gradients are missing; a model without parameters has none."""
         pairs = zip((*self.bottoms, self.top), (*parameters.bottoms, parameters.top), strict=True)
         return all(given or not own for given, own in pairs)
 
@@ -78,12 +81,16 @@ class Setting:
     frozen: bool
     seed: int
     device: str = "auto"
-    shares: tuple[int, ...] = ()
-    """In a horizontal federation how many samples each worker holds; `boxes` has one whole sample then."""
+    topology: Topology = _BY_BOXES
+    """Who holds what; if it is not given, each box is a worker's, and worker 0 has the labels too."""
     labels: tuple[int, ...] | None = None
     """Every sample's class, where the coordinator holds the labels itself; None where a worker does."""
     still_rounds: int = 0
     """So many rounds come before the first at which the parameters move; not looked at where they never do."""
+
+    def __post_init__(self) -> None:
+        if self.topology is _BY_BOXES:
+            object.__setattr__(self, "topology", Topology(len(self.boxes)))
 
     @classmethod
     def of(
@@ -92,10 +99,11 @@ class Setting:
         boxes: Sequence[Box],
         classes: int,
         samples: int,
+        *,
         shares: tuple[int, ...] = (),
         labels: tuple[int, ...] | None = None,
     ) -> "Setting":
-        """Put together what a config says and what is known of the data."""
+        """Put together what a config says and what is known of the data: `shares` of a horizontal federation's."""
         most = max(shares, default=samples)
         rounds = config.federation.planned_rounds(most)
         still_rounds = config.training.schedule.frozen_epochs * -(-most // config.federation.batch_size)
@@ -110,7 +118,7 @@ class Setting:
             frozen=config.training.frozen or still_rounds >= rounds,
             seed=config.seed,
             device=config.device,
-            shares=shares,
+            topology=replace(config.topology, shares=shares),
             labels=labels,
             still_rounds=still_rounds,
         )
@@ -118,12 +126,21 @@ class Setting:
     @property
     def workers(self) -> int:
         """Return how many workers hold features."""
-        return len(self.shares) or len(self.boxes)
+        return self.topology.workers if self.topology.is_horizontal else len(self.boxes)
 
     @property
     def rounds_per_epoch(self) -> int:
         """Return how many rounds it takes until each worker has gone through its samples."""
-        return -(-max(self.shares, default=self.samples) // self.batch_size)
+        return -(-self.most_samples // self.batch_size)
+
+    @property
+    def most_samples(self) -> int:
+        """Return how many samples the worker with the most has."""
+        return max(self.topology.shares, default=self.samples)
+
+    def samples_of(self, worker: int) -> int:
+        """Return how many samples a worker has: all, or in a horizontal federation its share."""
+        return self.topology.shares[worker] if self.topology.is_horizontal else self.samples
 
 
 def averaged(uploads: Sequence[ModelTensors], batches: Sequence[int]) -> ModelTensors:

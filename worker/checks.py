@@ -1,4 +1,4 @@
-"""What a worker checks before it follows an order: nothing in it is taken on trust that its own config and data say."""
+"""What a worker checks before it follows an order: the order must agree with the worker's own config and data."""
 
 from collections.abc import Mapping
 
@@ -17,17 +17,17 @@ _NUMBER_BYTES = 4
 
 def check_start(start: Start, config: RunConfig, data: WorkerData) -> None:
     """Make sure that a start is of this federation, before a model is built from its numbers."""
-    federation = config.federation
-    if (start.workers, start.label_holder) != (federation.parties, federation.label_party):
+    topology = config.topology
+    if (start.workers, start.label_holder) != (topology.parties, topology.label_holder):
         raise RunFailedError(
             f"the coordinator says {start.workers} workers and label holder {start.label_holder}, the config here "
-            f"{federation.parties} and {federation.label_party}: use the same file everywhere"
+            f"{topology.parties} and {topology.label_holder}: use the same file everywhere"
         )
     if data.y is not None and start.classes != data.classes:
         raise RunFailedError(f"the coordinator says {start.classes} classes, the labels here have {data.classes}")
     top = sum(start.output_widths) * max(start.classes, 1) * _NUMBER_BYTES
-    if len(start.output_widths) != federation.bottoms or top > PARAMETER_BYTES:
-        raise RunFailedError(f"the coordinator's outputs fit no model of {federation.parties} workers")
+    if len(start.output_widths) != topology.bottoms or top > PARAMETER_BYTES:
+        raise RunFailedError(f"the coordinator's outputs fit no model of {topology.parties} workers")
 
 
 def check_parameters(bundle: Bundle, own: Mapping[str, Tensor]) -> None:
@@ -47,7 +47,7 @@ def check_parameters(bundle: Bundle, own: Mapping[str, Tensor]) -> None:
 
 
 def check_round(order: Round, data: WorkerData) -> None:
-    """Make sure that a round names samples that are here."""
+    """Make sure that a round names only samples that this worker has."""
     evaluates = order.purpose == Purpose.PURPOSE_EVALUATE
     samples = len(data.x) if not evaluates else 0 if data.x_test is None else len(data.x_test)
     if not 0 < len(order.indices) <= samples or max(order.indices) >= samples:

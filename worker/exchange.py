@@ -1,37 +1,82 @@
 """Worker to worker: outputs go to the label holder, their gradients come back. The coordinator is not on this path."""
 
+import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import grpc
 import torch
 from torch import Tensor
 
-from protos import worker_pb2_grpc
 from protos.codec import ALIGNMENT, Assembler, CodecError, describe, raw_bytes
+from protos.wire import EXCHANGE_SERVICE, Stub
 from protos.worker_pb2 import SwapHeader, SwapPart
 from vfl import limits
-from vfl.config import SILENCE_SECONDS
+from vfl.config import SILENCE_SECONDS, RunConfig
 from vfl.errors import RunFailedError
 from vfl.net.handshake import HungUpError
 from vfl.net.network import hang_up, reach, sentence
+from vfl.net.pace import Pace
+from vfl.net.services import end_server, server_options, start_server
 from vfl.net.tls import Identity, ImpostorError, Role, check_caller
 from worker.rendezvous import ExchangeError, Rendezvous, SupersededError, rows_digest, swap_parts
 
+T = TypeVar("T")
 
-class ExchangeService(worker_pb2_grpc.ExchangeServicer):
+
+class WorkerServer:
+    """A worker's gRPC server from its making to `stop`: the exchange, where this worker holds the labels, and health.
+
+    It has an event loop in a thread of its own: however slow a caller is, it holds up neither rounds nor other callers.
+    """
+
+    def __init__(self, config: RunConfig, worker: int, listen: str, tls: Identity | None, meeting: Rendezvous) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="peers")
+        self._thread.start()
+        federation = config.federation
+        timeout, holds_labels = federation.round_timeout, config.topology.serves_peers(worker)
+        try:
+            self._server = self._do(_new_server(config.topology.parties, federation.silence_timeout, timeout))
+            service = ExchangeService(meeting, worker, holds_labels=holds_labels, timeout=timeout, tls=tls is not None)
+            self.port = self._do(start_server(self._server, {EXCHANGE_SERVICE: service}, listen, tls))
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def stop(self) -> None:
+        """Let the address go, and the thread."""
+        self._do(end_server(self._server, grace=1.0))
+        self._end_loop()
+
+    def _do(self, what: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result()
+
+    def _end_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _new_server(workers: int, silence: float, timeout: float) -> grpc.aio.Server:
+    """Return a server of the event loop that runs this."""
+    pace = Pace(min(limits.RECEIVE_SECONDS, timeout))
+    return grpc.aio.server(options=server_options(workers, silence), interceptors=[pace])
+
+
+class ExchangeService:
     """The label holder's side of the exchange."""
 
     def __init__(
-        self, rendezvous: Rendezvous, holds_labels: bool, worker: int, timeout: float, tls: bool = False
+        self, rendezvous: Rendezvous, worker: int, *, holds_labels: bool, timeout: float, tls: bool = False
     ) -> None:
         self._rendezvous = rendezvous
         self._holds_labels, self._tls = holds_labels, tls
         self._worker = worker
         self._timeout = timeout
         self._under_way: set[tuple[int, str]] = set()
-        """Workers and runs of exchanges that hold an output: one at a time, or a peer could take any memory."""
+        """Workers and runs whose output is being received: one at a time, else a peer could take up any memory."""
 
     async def Swap(self, request_iterator: AsyncIterator[SwapPart], context: Any) -> AsyncIterator[SwapPart]:
         """Take a peer's output, answer with the gradient of it."""
@@ -58,7 +103,7 @@ class ExchangeService(worker_pb2_grpc.ExchangeServicer):
     async def _receive(
         self, parts: AsyncIterator[SwapPart], context: Any, mine: set[tuple[int, str]]
     ) -> tuple[SwapHeader, Tensor]:
-        """Return a peer's output; `mine` then names the exchange, which the caller is to end."""
+        """Return a peer's output; `mine` then names the exchange, which the caller removes from those under way."""
         first = await anext(aiter(parts), None)
         if first is None or first.WhichOneof("part") != "header":
             raise CodecError("an exchange begins with a header")
@@ -101,19 +146,21 @@ class Peer:
         address: str,
         run_id: str,
         worker: int,
-        timeout: float,
+        *,
         holder: Role,
+        timeout: float,
         tls: Identity | None = None,
         silence: float = SILENCE_SECONDS,
         out_of_date: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Reach the label holder, before the first round depends on it, unless its start is out of date by then."""
+        """Reach the label holder before the first round needs it; SupersededError once the start is `out_of_date`."""
         self._address, self._run_id, self._worker, self._timeout = address, run_id, worker, timeout
         self._lock = threading.Lock()
         self._call: grpc.Call | None = None
         self._superseded = False
+        patience = min(limits.REACH_SECONDS, timeout / 2)
         try:
-            self._channel = reach(address, holder, tls, min(limits.REACH_SECONDS, timeout / 2), silence, out_of_date)
+            self._channel = reach(address, holder, tls, patience, silence=silence, stopped=out_of_date)
         except HungUpError as error:
             raise ExchangeError(str(error)) from None
         except TimeoutError:
@@ -121,13 +168,13 @@ class Peer:
                 raise SupersededError from None
             raise ExchangeError(
                 f"cannot reach the label holder at {address}: start the label holder with "
-                f"--listen and --advertise set to an address that the others can reach, and open that port"
+                f"--listen and --advertise set to an address that the other workers can reach, and open that port"
             ) from None
-        self._stub = worker_pb2_grpc.ExchangeStub(self._channel)
+        self._stub = Stub(self._channel, EXCHANGE_SERVICE)
 
     def swap(self, number: int, rows: Tensor, output: Tensor) -> Tensor | None:
         """Send this worker's output for a round's rows; return the gradient of it."""
-        parts = swap_parts(self._run_id, self._worker, number, {"output": output}, rows_digest(rows))
+        parts = swap_parts(self._run_id, self._worker, number, {"output": output}, rows=rows_digest(rows))
         try:
             answers = self._stub.Swap(parts, timeout=self._timeout)
             with self._lock:

@@ -1,8 +1,9 @@
-"""A worker's line to the coordinator: joining, the stream of orders, uploads."""
+"""A worker's line to the coordinator: joining (again and again, where that helps), the stream of orders, uploads."""
 
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
 
@@ -10,13 +11,20 @@ import grpc
 
 from protos.codec import announce
 from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, Trouble, UploadHeader, UploadPart
-from protos.wire import UPLOAD, ChunkView, coordinator_stub
+from protos.wire import COORDINATOR_SERVICE, UPLOAD, ChunkView, Stub
 from vfl.config import SILENCE_SECONDS
 from vfl.errors import RunFailedError
 from vfl.limits import TELL_SECONDS, WELCOME_SECONDS, plain
+from vfl.net.handshake import HungUpError
 from vfl.net.network import hang_up, reach, sentence
 from vfl.net.tls import COORDINATOR, Identity
 from vfl.observation import Tensors
+from worker.party import Counted, Upload
+
+NOTICED_SECONDS = 5.0
+"""A coordinator frees a lost worker's place at most so much later than `silence_timeout`."""
+
+LONGEST_PAUSE = 5.0
 
 _LOST = (
     grpc.StatusCode.UNAVAILABLE,
@@ -31,7 +39,7 @@ class LinkLostError(RunFailedError):
 
 
 class TakenError(LinkLostError):
-    """There is a worker of this number: another one, or this one's lost connection, which has not been noticed yet."""
+    """The coordinator has a worker of this number: another, or this one over a connection not yet noticed as lost."""
 
 
 class Link:
@@ -41,6 +49,7 @@ class Link:
         self,
         address: str,
         worker: int,
+        *,
         join_timeout: float,
         timeout: float,
         tls: Identity | None = None,
@@ -49,18 +58,18 @@ class Link:
         """Wait until the coordinator answers at its address."""
         self._address, self._worker, self._timeout = address, worker, timeout
         try:
-            self._channel = reach(address, COORDINATOR, tls, join_timeout, silence)
+            self._channel = reach(address, COORDINATOR, tls, join_timeout, silence=silence)
         except TimeoutError:
             raise RunFailedError(
-                f"nobody answers at {address} after {join_timeout:g} s: "
+                f"no coordinator answers at {address} after {join_timeout:g} s: "
                 f"is `cafe serve` running there, and the port open?"
             ) from None
-        self._stub = coordinator_stub(self._channel)
+        self._stub = Stub(self._channel, COORDINATOR_SERVICE)
         # Bounded: a worker that lags behind holds the coordinator's stream back instead of piling up orders.
         self._orders: queue.Queue[Order | ChunkView | RunFailedError] = queue.Queue(maxsize=16)
         self._over: RunFailedError | None = None
         self._lost: LinkLostError | None = None
-        """What an upload met with, though the orders may still come."""
+        """Why an upload failed; orders may still come."""
         self._ended = threading.Event()
         self._closed = False
         self.session = ""
@@ -108,36 +117,28 @@ class Link:
         return order
 
     def out_of_date(self, run_id: str) -> bool:
-        """Tell whether a start is none any more: another one has arrived, or the connection is lost."""
+        """Return True once a newer start has replaced this one, or the connection is lost."""
         return run_id != self.run_id or self._ended.is_set()
 
     def failure_within(self, seconds: float) -> RunFailedError | None:
-        """Wait a moment for word of why the run ended; None when there is none."""
+        """Wait a moment for the reason why the run ended; None when none arrives."""
         self._ended.wait(seconds)
         return self._over or self._lost
 
-    def upload(
-        self,
-        run_id: str,
-        number: int,
-        gradients: Tensors,
-        loss: float | None,
-        peer_bytes: int,
-        withheld: str | None = None,
-    ) -> None:
+    def upload(self, run_id: str, number: int, upload: Upload, peer_bytes: int) -> None:
         """Upload one round's gradients in the background: with frozen parameters the next round is already here."""
         header = UploadHeader(
             session=self.session,
             run_id=run_id,
             worker=self._worker,
             round=number,
-            gradients=announce(gradients),
-            loss=loss,
+            gradients=announce(upload.gradients),
+            loss=upload.loss,
             peer_bytes=peer_bytes,
-            withheld=withheld,
+            withheld=upload.withheld,
         )
         self.flush()
-        self._uploading = self._uploader.submit(self._upload, header, gradients)
+        self._uploading = self._uploader.submit(self._upload, header, upload.gradients)
         self._uploading.add_done_callback(self._uploaded)
 
     def flush(self) -> None:
@@ -157,35 +158,35 @@ class Link:
         error = upload.exception()
         if isinstance(error, LinkLostError):
             self._lost = error
-        if isinstance(error, RunFailedError):  # wake whoever waits for an order: none may come any more
+        if isinstance(error, RunFailedError):  # wake the session if it waits for an order: none may come any more
             self.on_failure(str(error))
-            with contextlib.suppress(queue.Full):  # then it is busy, and meets the error at its next upload
+            with contextlib.suppress(queue.Full):  # then the session is busy, and meets the error at its next upload
                 self._orders.put_nowait(error)
 
-    def report(self, run_id: str, number: int, correct: int, total: int, loss_sum: float, peer_bytes: int) -> None:
+    def report(self, run_id: str, number: int, counted: Counted, peer_bytes: int) -> None:
         """Report what was counted on test samples."""
         evaluation = Evaluation(
             session=self.session,
             run_id=run_id,
             round=number,
-            correct=correct,
-            total=total,
-            loss_sum=loss_sum,
+            correct=counted.correct,
+            total=counted.total,
+            loss_sum=counted.loss_sum,
             peer_bytes=peer_bytes,
         )
         try:
             self._stub.ReportEvaluation(evaluation, timeout=self._timeout)
         except grpc.RpcError as error:
-            if error.code() != grpc.StatusCode.ABORTED:  # begun anew
+            if error.code() != grpc.StatusCode.ABORTED:  # else the round is begun anew
                 raise _failed(error, "the coordinator refused the evaluation") from None
 
-    def trouble(self, run_id: str, reason: str, leaving: bool) -> None:
-        """Say that this worker cannot go on, with the round or with the run."""
-        told = Trouble(session=self.session, run_id=run_id, reason=reason, leaving=leaving)
+    def trouble(self, run_id: str, reason: str, *, leaving: bool) -> None:
+        """Report that this worker cannot go on, with the round or with the run."""
         if self._closed:
             return
-        with contextlib.suppress(grpc.RpcError):  # a coordinator that cannot be told notices by itself
-            self._stub.ReportTrouble(told, timeout=TELL_SECONDS, wait_for_ready=True)
+        trouble = Trouble(session=self.session, run_id=run_id, reason=reason, leaving=leaving)
+        with contextlib.suppress(grpc.RpcError):  # a coordinator that cannot be reached notices by itself
+            self._stub.ReportTrouble(trouble, timeout=TELL_SECONDS, wait_for_ready=True)
 
     def close(self) -> None:
         """Leave the run."""
@@ -217,8 +218,33 @@ class Link:
             return
         self._over = over
         self._ended.set()
-        self.on_failure(str(over))  # first: the queue may be full of orders that nobody will take any more
+        self.on_failure(str(over))  # first: the queue may be full of orders that the session will not take any more
         self._orders.put(over)
+
+
+def keep_joining(
+    join: Callable[[float], Link], patience: float, *, doubted: float, say: Callable[[str], None] = lambda _: None
+) -> Link:
+    """Return what `join`, given the seconds that are left, returns; after `patience` seconds fail as it failed last.
+
+    That the number is taken, or that the coordinator hangs up, may be a mistake of the user's: the worker says so at
+    once, and tries for `doubted` seconds only.
+    """
+    deadline, pause, doubts_end = time.monotonic() + patience, 0.1, None
+    while True:
+        try:
+            return join(max(1.0, deadline - time.monotonic()))
+        except (LinkLostError, HungUpError) as error:
+            now, until = time.monotonic(), deadline
+            if isinstance(error, TakenError | HungUpError):
+                if doubts_end is None:
+                    doubts_end = now + doubted
+                    say(f"{error}; trying again for {min(doubted, deadline - now):.0f} s")
+                until = min(deadline, doubts_end)
+            if now >= until:
+                raise
+            time.sleep(min(pause, until - now))
+            pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _failed(error: grpc.RpcError, what: str) -> RunFailedError:

@@ -1,4 +1,4 @@
-"""A worker's start: its defences, its threads, its server for the others; then the rounds."""
+"""A worker's start: its defences, its threads, its server for the other workers; then the session."""
 
 import torch
 
@@ -9,24 +9,24 @@ from vfl.device import keep_freed_memory
 from vfl.errors import UserError
 from vfl.net.network import PROTOCOL_VERSION
 from worker.defences import Plan
-from worker.keys import FixedSecret, Secret, read_key
+from worker.exchange import WorkerServer
+from worker.keys import read_key
 from worker.rendezvous import Rendezvous
-from worker.rounds import Finished, Rounds, WorkerOptions
-from worker.serving import WorkerServer
+from worker.session import Finished, Session, WorkerOptions
 
 EVERYWHERE = ("0.0.0.0", "[::]", "::")  # recognised here, never a default  # nosec B104
-"""Hosts to listen on, but no addresses that anybody could call."""
+"""Hosts to listen on that are no addresses to call."""
 
 
 def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finished:
     """Take part in a run to its end."""
     host = options.listen.rpartition(":")[0]
-    if options.worker == config.federation.holder and host in EVERYWHERE and options.advertise is None:
+    if config.topology.serves_peers(options.worker) and host in EVERYWHERE and options.advertise is None:
         raise UserError(
             f"--listen {options.listen}: say with --advertise HOST:PORT how the others reach the label holder"
         )
-    common = None if options.common is None else Secret(options.common)
-    plan = defence_plan(config, options.worker, len(data.x), most=data.most, secret=_secret(options), common=common)
+    key = "" if options.key_file is None else read_key(options.key_file, "--key-file")
+    plan = defence_plan(config, options.worker, len(data.x), key=key, most=data.most)
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -34,47 +34,29 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
     server = WorkerServer(config, options.worker, options.listen, options.tls, rendezvous)
     try:
         request = join_request(data, options, options.advertise or f"{host}:{server.port}")
-        finished = Rounds(config, data, plan, request, rendezvous, options).run()
+        return Session(config, data, plan, rendezvous=rendezvous, options=options).run(request)
     finally:
         server.stop()
-    if finished.rounds >= plan.rounds:  # else the coordinator was stopped, and may be resumed
-        plan.secret.forget()
-    return finished
 
 
-def defence_plan(
-    config: RunConfig,
-    worker: int,
-    samples: int,
-    *,
-    most: int = 0,
-    secret: Secret | None = None,
-    common: Secret | None = None,
-) -> Plan:
-    """Return what a worker's defences know before the first round; `most` samples are at some worker, if more."""
+def defence_plan(config: RunConfig, worker: int, samples: int, *, key: str = "", most: int = 0) -> Plan:
+    """Return what a worker's defences know before the first round; the worker with most samples has `most`, if more."""
     federation = config.federation
-    if federation.fixed_secrets:
-        secret, common = (FixedSecret(config.seed, owner) for owner in (f"worker {worker}", "all workers"))
+    rounds = federation.planned_rounds(max(samples, most))
     return Plan(
         worker=worker,
         samples=samples,
         batch_size=federation.batch_size,
-        rounds=federation.planned_rounds(max(samples, most)),
+        rounds=rounds,
         schedule=federation.schedule,
-        workers=1 if federation.horizontal else federation.workers,
-        secret=secret or Secret(),
-        common=common,
+        seed=config.seed,
+        workers=1 if config.topology.is_horizontal else federation.workers,
+        key=key,
     )
 
 
-def _secret(options: WorkerOptions) -> Secret:
-    if options.key_file is not None:
-        return Secret(read_key(options.key_file, "--key-file"))
-    return Secret(kept=None if options.state is None else options.state / "secret")
-
-
 def join_request(data: WorkerData, options: WorkerOptions, address: str) -> JoinRequest:
-    """Return what a worker says of itself when it joins."""
+    """Return how a worker describes itself when it joins."""
     box = data.box
     return JoinRequest(
         protocol_version=PROTOCOL_VERSION,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from vfl.models import running
-from vfl.models.modes import evaluating
+from vfl.models.layers import evaluating
 from vfl.observation import Tensors
 
 
@@ -54,9 +54,9 @@ class Bottom:
         output, self._output = self._output, None
         if not self._parameters:
             return {}
-        # To the bit what grad(output, parameters, output_gradient) gives, which imports SymPy to compare two shapes
+        # The same bits as grad(output, parameters, output_gradient), which would import SymPy just to compare shapes
         product = (output * output_gradient.to(output.device)).sum()
-        if not product.requires_grad:  # no parameter has a part in it
+        if not product.requires_grad:  # the output depends on no parameter
             return {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         with running(self.model, "backward"):
             gradients = torch.autograd.grad(product, self._parameters, materialize_grads=True)
@@ -70,6 +70,26 @@ class Learned:
     loss: float
     output_gradients: tuple[Tensor, ...]
     top_gradients: Tensors
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one worker sends the coordinator for one round."""
+
+    gradients: Tensors
+    loss: float | None = None
+    """The batch's, from the label holder."""
+    withheld: str | None = None
+    """Why there are no gradients, where a defence holds them back."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """How the label holder's model did on test samples."""
+
+    correct: int
+    total: int
+    loss_sum: float
 
 
 class Top:
@@ -102,14 +122,14 @@ class Top:
         top = dict(zip(parameters, gradients[len(leaves) :], strict=True))
         return Learned(float(loss.detach()), gradients[: len(leaves)], top)
 
-    def count_correct(self, outputs: Sequence[Tensor], indices: Tensor) -> tuple[int, float]:
-        """Return how many test samples are classified right, and their summed loss."""
+    def count_correct(self, outputs: Sequence[Tensor], indices: Tensor) -> Counted:
+        """Return how many of these test samples are classified right, and their summed loss."""
         assert self._y_test is not None
         truth = self._y_test[indices]
         with torch.no_grad(), evaluating(self._model), running(self._model, "forward"):
             logits = self._model(torch.cat([output.to(self._device) for output in outputs], dim=1))
             loss = cross_entropy(logits, truth, reduction="sum")
-        return int((logits.argmax(1) == truth).sum()), float(loss)
+        return Counted(int((logits.argmax(1) == truth).sum()), len(indices), float(loss))
 
 
 def _load(model: nn.Module, tensors: Tensors) -> None:

@@ -1,4 +1,4 @@
-"""Where the label holder's computing meets its peers' calls: outputs are left there, and answers waited for."""
+"""Where the label holder's computing meets its peers' calls: they leave outputs there, and wait for the gradients."""
 
 import asyncio
 import contextlib
@@ -32,17 +32,17 @@ class ExchangeError(RunFailedError):
 
 
 class SupersededError(Exception):
-    """The round that somebody waits for is to be done again, or not at all."""
+    """The round that a worker waits in is to be done again, or not at all."""
 
 
 class Rendezvous:
-    """Where the label holder meets its peers: each brings an output for a round and waits for its gradient.
+    """Peers each bring an output for a round and wait for its gradient.
 
-    The label holder computes in one thread, and its peers' calls are served on the event loop of another.
+    The label holder computes in one thread; the event loop of another serves its peers' calls.
     """
 
     def __init__(self, samples: int = limits.SAMPLES) -> None:
-        """Begin without peers; nobody's output is of more than so many samples."""
+        """Begin without peers; no output may be of more samples than given."""
         self.samples = samples
         self._changed = threading.Condition()
         self._bells: set[Callable[[], object]] = set()
@@ -54,7 +54,7 @@ class Rendezvous:
         self.run_id = ""
         self.widths: dict[int, int] = {}
         self.bytes = 0
-        """What was exchanged so far, in both directions."""
+        """Sent and received in exchanges so far."""
 
     def open(self, run_id: str, widths: Mapping[int, int]) -> None:
         """Let the peers of a run in: their numbers and the length of their outputs."""
@@ -66,13 +66,13 @@ class Rendezvous:
             self._wake_all()
 
     def supersede(self, run_id: str) -> None:
-        """Wake everybody who waits: the rounds of the run that is open are over, and `run_id` is to come."""
+        """Wake all that wait: the rounds of the open run are over, and `run_id` is to come."""
         with self._changed:
             self._coming, self._failure = run_id, None
             self._wake_all()
 
     def recount(self) -> None:
-        """Begin to count the bytes exchanged anew, for a coordinator that has those before."""
+        """Count the bytes exchanged from zero again: the coordinator has added up those before."""
         with self._changed:
             self.bytes = 0
 
@@ -130,18 +130,18 @@ class Rendezvous:
             self.bytes += part.ByteSize()
 
     def fail(self, reason: str) -> None:
-        """Wake everybody who waits: the run is over."""
+        """Wake all that wait: the run is over."""
         with self._changed:
             self._failure = self._failure or reason
             self._wake_all()
 
     async def wait_open(self, run_id: str) -> bool:
-        """Wait until the label holder itself has been told to start; tell whether it is the caller's run."""
+        """Wait until the label holder itself has had its start; return whether it is that of the caller's run."""
 
         def opened() -> bool | None:
             return True if self.run_id == run_id else False if self._failure else None
 
-        # The caller may have heard of a new start first; one that asks for an old run waits in vain, but not long.
+        # A start may reach the caller first; a caller that asks for an old run waits in vain, but not long.
         return bool(
             await self._called(
                 opened, lambda: limits.RECEIVE_SECONDS if self._coming == run_id else limits.OPEN_SECONDS
@@ -149,7 +149,7 @@ class Rendezvous:
         )
 
     def _over(self, run_id: str, ready: bool) -> bool:
-        """Return whether what somebody waits for is ready; raise why it will not be."""
+        """Return `ready`; if it never will be, raise why."""
         if self._coming != run_id:
             raise SupersededError
         if not ready and self._failure:
@@ -157,7 +157,7 @@ class Rendezvous:
         return ready
 
     async def _called(self, look: Callable[[], T | None], patience: Callable[[], float]) -> T | None:
-        """Wait on the event loop until a look finds something; None when patience, which may change, has run out."""
+        """Wait on the event loop until `look` finds something; None after `patience()` seconds."""
         loop, rung = asyncio.get_running_loop(), asyncio.Event()
 
         def bell() -> None:
@@ -186,12 +186,12 @@ class Rendezvous:
 
 
 def rows_digest(rows: Tensor) -> bytes:
-    """Return what tells whether two workers computed on the same rows in the same order."""
+    """Return a digest by which two workers see whether they computed on the same rows in the same order."""
     return hashlib.sha256(rows.to(torch.int64).numpy().tobytes()).digest()[:8]
 
 
 def swap_parts(
-    run_id: str, worker: int, number: int, tensors: Mapping[str, Tensor], rows: bytes = b""
+    run_id: str, worker: int, number: int, tensors: Mapping[str, Tensor], *, rows: bytes = b""
 ) -> Iterator[SwapPart]:
     """Put tensors into the messages of an exchange."""
     header = SwapHeader(run_id=run_id, worker=worker, round=number, bundle=announce(tensors), rows_digest=rows)

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from vfl.cluster import check
+from vfl.cluster import check_cluster
 
 
 class InversionOptions(BaseModel):
@@ -36,7 +36,7 @@ class InversionOptions(BaseModel):
     def check_engine(self) -> None:
         """Refuse an engine that is not to be had, before there is anything to lose."""
         if self.engine == "ray":
-            check(self.address, ADDRESS)
+            check_cluster(self.address, ADDRESS)
 
 
 ADDRESS = "attack.inversion.engine ray"

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import grpc
 
-from protos import alignment_pb2_grpc
 from protos.alignment_pb2 import AlignHeader, AlignPart, PassPart, PlaceRequest
 from protos.coordinator_pb2 import Slice
 from server.alignment.hashes import Hashes
@@ -21,7 +20,7 @@ from vfl.net.tls import ImpostorError, check_caller
 T = TypeVar("T")
 
 
-class AlignmentService(alignment_pb2_grpc.AlignmentServicer):
+class AlignmentService:
     """What workers call before they join, one call of each kind at a time.
 
     A worker that comes back brings what it brought before; after the start nothing else is taken.

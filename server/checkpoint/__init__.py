@@ -17,9 +17,9 @@ from torch import Tensor
 
 from server.membership import Member
 from vfl.config import RunConfig
-from vfl.files import PRIVATE
+from vfl.files import PRIVATE, write_atomically
 from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
-from vfl.folder.results import Disturbance, Evaluated, Record, write_atomically
+from vfl.folder.results import Disturbance, Evaluated, Record
 from vfl.observation import Setting
 from vfl.partition import Box
 
@@ -44,7 +44,7 @@ class Known(BaseModel):
     def of(cls, setting: Setting, members: Sequence[Member]) -> "Known":
         """Return what is known of a run that is about to begin."""
         tested = any(member.test_samples for member in members)
-        about = {"classes": setting.classes, "samples": setting.samples, "shares": setting.shares}
+        about = {"classes": setting.classes, "samples": setting.samples, "shares": setting.topology.shares}
         return cls(boxes=setting.boxes, tested=tested, **about)
 
 
@@ -95,7 +95,7 @@ class State(BaseModel):
         known = self.known
         if known is None:
             return None
-        return Setting.of(config, known.boxes, known.classes, known.samples, known.shares, labels)
+        return Setting.of(config, known.boxes, known.classes, known.samples, shares=known.shares, labels=labels)
 
     def record(self) -> Record:
         """Return the record of a run that goes on from here."""
@@ -183,8 +183,7 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 def holding(member: Member) -> str:
     """Return what tells whether a worker holds what it held before: a digest of what it says of its data."""
-    says = (member.box, member.samples, member.test_samples, member.ids_digest, member.classes)
-    return hashlib.sha256(repr(says).encode()).hexdigest()
+    return hashlib.sha256(repr(member.held).encode()).hexdigest()
 
 
 def read_checkpoint(path: Path) -> tuple[State, dict[str, Tensor]]:

@@ -11,8 +11,10 @@ from tests.support import small_config
 from vfl.errors import UserError
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.partition import Box
+from vfl.topology import Topology
 
 SHARES = (2, 3)
+TOPOLOGY = Topology(2, kind="horizontal", shares=SHARES)
 
 
 def recovery(first, samples, **more):
@@ -21,7 +23,7 @@ def recovery(first, samples, **more):
 
 
 def setting():
-    return Setting(small_config().model, (Box.all((4,)),), 2, 5, 2, "epochs", 4, True, 0, shares=SHARES)
+    return Setting(small_config().model, (Box.all((4,)),), 2, 5, 2, "epochs", 4, True, 0, topology=TOPOLOGY)
 
 
 def test_samples_labels_and_cells_are_in_the_order_of_the_whole():
@@ -91,7 +93,7 @@ def test_each_attack_sees_a_federation_of_one():
     whole = Observation(1, torch.tensor([1, 0, 4, 2]), 1, uploads[0], uploads[0], uploads)
     attack.observe(whole)
     assert [own.setting.samples for own in started] == [2, 3]
-    assert all(own.setting.workers == 1 and not own.setting.shares for own in started)
+    assert all(own.setting.workers == 1 and not own.setting.topology.is_horizontal for own in started)
     assert [own.rounds[0].indices.tolist() for own in started] == [[1, 0], [2, 0]]
     assert [own.rounds[0].gradients for own in started] == list(uploads)
     withheld = ModelTensors(({},), {})

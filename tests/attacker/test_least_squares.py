@@ -80,7 +80,7 @@ def test_the_epochs_asked_for_are_the_fewest_that_do(samples, size, epochs):
     rounds = -(-samples // size)
 
     def rank(count):
-        return pseudo_inverse(list(batches("epochs", samples, size, count * rounds, 0)), samples)[1]
+        return pseudo_inverse(list(batches("epochs", samples, size, count * rounds, seed=0)), samples)[1]
 
     assert rank(epochs) == samples
     given = setting(samples=samples, batch_size=size, rounds=epochs * rounds)

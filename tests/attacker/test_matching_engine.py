@@ -14,7 +14,7 @@ from attacker.matching.objectives import GaussianKernel, Targets, cosine, square
 from attacker.matching.optimisers import make
 from attacker.matching.regularisers import Situation, group_consistency, total_variation
 from tests.attacker.matching_support import CLASSES, NORMED, images, setting_for
-from vfl.bench.matching import Case, sides
+from vfl.bench.matching import MatchingCase, sides
 from vfl.config import TrainingConfig
 from vfl.local.one_process import observations
 from vfl.registry import PluginSection
@@ -23,9 +23,10 @@ from vfl.registry import PluginSection
 
 
 @pytest.mark.parametrize("case", [
-    Case(4, 3), Case(3, 2), Case(16, 2), Case(4, 1, singles=3),
-    Case(4, 3, model="lenet"), Case(4, 1, singles=3, model="lenet"), Case(4, 1, singles=3, model="mlp"),
-    Case(2, 3, model="test_scaled"), Case(2, 1, singles=3, model="test_scaled"),
+    MatchingCase(4, 3), MatchingCase(3, 2), MatchingCase(16, 2), MatchingCase(4, 1, singles=3),
+    MatchingCase(4, 3, model="lenet"), MatchingCase(4, 1, singles=3, model="lenet"),
+    MatchingCase(4, 1, singles=3, model="mlp"),
+    MatchingCase(2, 3, model="test_scaled"), MatchingCase(2, 1, singles=3, model="test_scaled"),
 ], ids=lambda case: f"{case.model}, {case.name}")  # fmt: skip
 def test_engine_agrees_with_autograd_through_autograd(case):
     three = sides(case)

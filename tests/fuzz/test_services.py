@@ -31,6 +31,7 @@ from vfl.errors import RunFailedError, UserError
 from vfl.limits import LONGEST_REASON, NAME_CHARACTERS, SENTENCE_CHARACTERS
 from vfl.net.alignment import keyed_hashes, rows_of
 from vfl.net.tls import COORDINATOR
+from vfl.topology import Topology
 from worker.alignment import _Talk
 from worker.exchange import gradient_of
 
@@ -123,7 +124,7 @@ class Run:
     def __init__(self):
         self.noted, self.inboxes, self.run_id = [], {}, "r"
         self.bytes_up, self.bytes_down = Counter(), Counter()
-        self.membership = Membership(2, 0, lambda _: None)
+        self.membership = Membership(Topology(2), lambda _: None)
         self.member = self.membership.admit(JoinRequest.FromString(seeds("join")[0]))
         self.counting = Counting(4, {self.member.worker: 5})
 

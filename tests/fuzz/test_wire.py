@@ -24,6 +24,7 @@ from vfl.datasets.slices import load_data, slice_for
 from vfl.errors import RunFailedError
 from vfl.limits import CLASSES, FEATURES, SAMPLES, SENTENCE_CHARACTERS, plain
 from vfl.net.network import PROTOCOL_VERSION
+from vfl.topology import Topology
 from worker.checks import check_parameters, check_round, check_start
 from worker.exchange import ExchangeService
 from worker.rendezvous import Rendezvous
@@ -126,7 +127,7 @@ joins = st.builds(
 @given(st.lists(st.one_of(joins, mutated("join").map(lambda data: read(JoinRequest, data))), max_size=8))
 @example([JoinRequest.FromString(data) for data in seeds("join")])
 def test_joins_of_any_kind_are_refused_with_a_sentence_or_fit(requests):
-    membership = Membership(2, 0, lambda _: None)
+    membership = Membership(Topology(2), lambda _: None)
     for request in filter(None, requests):
         member, refusal = outcome(partial(membership.admit, request), RefusedError)
         if refusal is None:
@@ -139,7 +140,7 @@ def test_joins_of_any_kind_are_refused_with_a_sentence_or_fit(requests):
 def test_thousands_of_joins_leave_nothing_behind():
     """Refused ones, and a worker that joins and leaves again and again."""
     left = []
-    membership = Membership(2, 0, left.append)
+    membership = Membership(Topology(2), left.append)
     half = Slice(sample_shape=[8], start=[4], stop=[8])
     good = JoinRequest(protocol_version=PROTOCOL_VERSION, worker=1, slice=half, samples=12)
     with little_memory():
@@ -170,7 +171,7 @@ part_headers = mutated("upload").map(lambda data: getattr(read(UploadPart, data)
 def test_headers_of_uploads_are_those_of_the_model_or_refused(header):
     if header is None or header.worker not in (0, 1):
         return
-    inbox = Inbox(1, {0: TENSORS, 1: TENSORS}, 0)
+    inbox = Inbox(1, {0: TENSORS, 1: TENSORS}, Topology(2))
     room, refusal = outcome(lambda: inbox.check_header(header), RefusedError)
     assert refusal or room < 200
     if refusal is None and not header.HasField("withheld"):
@@ -180,7 +181,7 @@ def test_headers_of_uploads_are_those_of_the_model_or_refused(header):
 @fuzz
 @given(st.lists(st.floats(width=32), min_size=3, max_size=3))
 def test_gradients_are_finite_or_refused(values):
-    inbox = Inbox(1, {1: {"b": torch.zeros(3)}}, 0)
+    inbox = Inbox(1, {1: {"b": torch.zeros(3)}}, Topology(2))
     _, refusal = outcome(lambda: inbox.put(Upload(1, {"b": torch.tensor(values)}, None)), RefusedError)
     assert (refusal is None) == all(map(math.isfinite, values))
 
@@ -200,7 +201,7 @@ def test_outputs_that_peers_bring_fit_this_run_or_are_refused(first, rest):
         # An unknown run would be waited for.
         if parts and parts[0].header.run_id in ("run", ""):
             parts[0].header.run_id = "run"
-            return await ExchangeService(meeting, True, 0, 1.0)._receive(given(), None, set())
+            return await ExchangeService(meeting, 0, holds_labels=True, timeout=1.0)._receive(given(), None, set())
         return None
 
     brought, _ = outcome(lambda: asyncio.run(bring()), CodecError)

@@ -151,7 +151,7 @@ def test_a_worker_with_other_samples_is_told_so_and_the_right_one_may_follow(con
 def test_nobody_at_the_coordinators_address(config):
     done = cafe("work", config, "--id", 0, "--coordinator", "127.0.0.1:9", "--set", "federation.join_timeout=1")
     assert done.returncode == 1
-    assert "nobody answers at 127.0.0.1:9" in done.stderr
+    assert "no coordinator answers at 127.0.0.1:9" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from vfl.doctor.findings import Level, Sheet
 from vfl.doctor.listener import Listener
 from vfl.doctor.machine import examine_machine
 from vfl.doctor.main import examine_setup
-from vfl.doctor.setup import Setup
+from vfl.doctor.party import Setup
 from vfl.errors import UserError
 from vfl.limits import MESSAGE_BYTES
 from vfl.net.certs import make_certificates
@@ -48,7 +48,7 @@ from pathlib import Path
 from vfl.config import load_config
 from vfl.doctor import facts
 from vfl.doctor.main import examine_setup
-from vfl.doctor.setup import Setup
+from vfl.doctor.party import Setup
 
 file, release, ahead, *tls = sys.argv[1:]
 ours = facts.versions()

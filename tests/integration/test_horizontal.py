@@ -16,7 +16,7 @@ from vfl.config import load_config
 from vfl.datasets.slices import load_data
 from vfl.doctor.findings import Level
 from vfl.doctor.main import examine_setup
-from vfl.doctor.setup import Setup
+from vfl.doctor.party import Setup
 from vfl.folder.transcript import Transcript
 from vfl.local.launch import run_federation
 from vfl.models.whole import state_dict, whole_model
@@ -126,7 +126,7 @@ def test_a_transcript_has_each_workers_uploads_and_is_attacked_offline(attacked,
 
     config, _, out = attacked
     recorded = Transcript(out / "transcript")
-    assert recorded.setting.shares == (8, 8, 8)
+    assert recorded.setting.topology.shares == (8, 8, 8)
     assert all(len(observation.uploads) == 3 for observation in recorded)
     attack_transcript(recorded, config, tmp_path)
     with np.load(out / "recovered.npz") as live, np.load(tmp_path / "recovered.npz") as offline:

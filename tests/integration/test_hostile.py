@@ -17,8 +17,8 @@ from vfl.folder.results import load_summary
 from vfl.folder.transcript import Transcript
 from vfl.limits import SPARE_CONNECTIONS
 from vfl.net.certs import make_certificates
+from worker.exchange import WorkerServer
 from worker.rendezvous import Rendezvous
-from worker.serving import WorkerServer
 
 CONFIG = """
 seed: 3

@@ -22,9 +22,8 @@ from tests.support import small_config
 from vfl.limits import SPARE_CONNECTIONS
 from vfl.net import pace
 from vfl.net.tls import worker_role
-from worker.exchange import Peer
+from worker.exchange import Peer, WorkerServer
 from worker.rendezvous import Rendezvous
-from worker.serving import WorkerServer
 
 GROWTH_BYTES = 64 << 20
 """What strangers may cost a party in memory, at any moment, whatever they send here."""
@@ -166,7 +165,7 @@ def test_calls_that_never_end_keep_nobody_from_the_label_holder(holder):
     for line, stream in itertools.product(lines, range(1, 17, 2)):  # as many calls as a connection may have
         line.sendall((PREFACE if stream == 1 else b"") + headers("/cafe.v1.Exchange/Swap", stream))
     threading.Timer(0.2, meeting.answer, [1, {1: torch.ones(5, 3)}]).start()
-    peer = Peer(address, "run", 1, 60, worker_role(0))
+    peer = Peer(address, "run", 1, holder=worker_role(0), timeout=60)
     assert torch.equal(peer.swap(1, torch.arange(5), torch.zeros(5, 3)), torch.ones(5, 3))
     peer.close()
     for line in lines:
@@ -184,12 +183,12 @@ def test_who_only_watches_keeps_no_connection(monkeypatch):
     server = WorkerServer(config, 0, "127.0.0.1:0", None, meeting)
     meeting.open("run", {1: 3})
     address, own = f"127.0.0.1:{server.port}", [("grpc.use_local_subchannel_pool", 1)]
-    crowd = [grpc.insecure_channel(address, own) for _ in range(2 * config.federation.parties + SPARE_CONNECTIONS)]
+    crowd = [grpc.insecure_channel(address, own) for _ in range(2 * config.topology.parties + SPARE_CONNECTIONS)]
     calls = [HealthStub(channel).Watch(HealthCheckRequest(), timeout=60) for channel in crowd]
     codes = {refused(lambda call=call: list(call))[0] for call in calls}
     assert codes <= {grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE}
     threading.Timer(0.2, meeting.answer, [1, {1: torch.ones(5, 3)}]).start()
-    peer = Peer(address, "run", 1, 60, worker_role(0))
+    peer = Peer(address, "run", 1, holder=worker_role(0), timeout=60)
     assert torch.equal(peer.swap(1, torch.arange(5), torch.zeros(5, 3)), torch.ones(5, 3))
     peer.close()
     for channel in crowd:

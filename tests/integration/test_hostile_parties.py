@@ -29,13 +29,13 @@ def rude(request, monkeypatch):
 
 
 def test_a_worker_gives_up_the_coordinator(rude):
-    with pytest.raises(RunFailedError, match=f"nobody answers at {rude} after 0.5 s"):
-        Link(rude, 1, 0.5, 1)
+    with pytest.raises(RunFailedError, match=f"no coordinator answers at {rude} after 0.5 s"):
+        Link(rude, 1, join_timeout=0.5, timeout=1)
 
 
 def test_a_worker_gives_up_the_label_holder(rude):
     with pytest.raises(ExchangeError, match=f"cannot reach the label holder at {rude}"):
-        Peer(rude, "run", 1, 1, worker_role(0))
+        Peer(rude, "run", 1, holder=worker_role(0), timeout=1)
 
 
 def test_health_is_not_waited_for(rude):

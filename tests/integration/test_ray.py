@@ -18,7 +18,7 @@ from server.offline import attack_transcript
 from tests.attacker.test_inversion import pooled, problem, solve
 from tests.integration.command_support import cafe, nothing_left, start, wait_for
 from tests.vfl.sweep.fabricated import BASE, TRAINING, planned, write_sweep
-from vfl.cluster import check, leave
+from vfl.cluster import check_cluster, leave
 from vfl.config import load_config, parse_config
 from vfl.datasets.slices import load_data
 from vfl.errors import UserError
@@ -27,10 +27,11 @@ from vfl.folder.transcript import Transcript
 from vfl.local.launch import check as check_run
 from vfl.local.launch import run_federation
 from vfl.referee import score_run
-from vfl.sweep.main import choose_engine, run_sweep
+from vfl.sweep.engines import choose_engine
+from vfl.sweep.main import run_sweep
 from vfl.sweep.on_ray import run_on_ray
 from vfl.sweep.plan import load_plan
-from vfl.sweep.progress import Watch
+from vfl.sweep.progress import SweepProgress
 
 AXES = {
     "attack": {"training": TRAINING, "squares": {"attack": {"name": "least_squares"}, "federation.epochs": 10}},
@@ -193,7 +194,7 @@ def test_an_address_without_a_cluster_is_a_sentence_before_anything_runs(tmp_pat
 @pytest.mark.parametrize("address", ["here", ":1", "here:port", "here:70000"])
 def test_an_address_that_is_none_is_a_sentence(address):
     with pytest.raises(UserError, match=f"'{address}' is not HOST:PORT or auto"):
-        check(address, "--address")
+        check_cluster(address, "--address")
 
 
 def test_without_ray_the_sentence_has_the_command_that_installs_it(monkeypatch):
@@ -211,19 +212,19 @@ def test_an_address_belongs_to_the_engine_that_uses_it():
 def test_cells_on_ray_do_not_wait_for_tasks_of_their_own(tmp_path):
     plan = planned(tmp_path, cells={"both": {"attack": {"name": "exact", "inversion": {"engine": "ray"}}}})
     with pytest.raises(UserError, match=r"cell both has attack\.inversion\.engine ray too"):
-        next(run_on_ray(list(plan.cells), tmp_path, Watch(1, None, quiet=True), None))
+        next(run_on_ray(list(plan.cells), tmp_path, SweepProgress(1, None, quiet=True), None))
 
 
 def test_cells_on_ray_do_not_choose_among_the_gpus(tmp_path):
     plan = planned(tmp_path, cells={"second": {"device": "cuda:1"}})
     with pytest.raises(UserError, match=r"cell second has device cuda:1; Ray gives each cell a GPU: say cuda"):
-        next(run_on_ray(list(plan.cells), tmp_path, Watch(1, None, quiet=True), None))
+        next(run_on_ray(list(plan.cells), tmp_path, SweepProgress(1, None, quiet=True), None))
 
 
 def test_a_cell_that_needs_a_graphics_card_is_refused_by_a_cluster_without(cluster, tmp_path):
     plan = planned(tmp_path, cells={"fast": {"device": "cuda"}})
     with pytest.raises(UserError, match=r"no node of the cluster has a GPU, which device: cuda asks for \(fast\)"):
-        next(run_on_ray(list(plan.cells), tmp_path, Watch(1, None, quiet=True), cluster.address))
+        next(run_on_ray(list(plan.cells), tmp_path, SweepProgress(1, None, quiet=True), cluster.address))
 
 
 def _kill_at_work(node: psutil.Process, name: str, command: subprocess.Popen) -> None:

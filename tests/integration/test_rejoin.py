@@ -22,8 +22,7 @@ from tests.integration.protocol_support import RawCoordinator, RawWorker, finish
 CONFIG = """
 seed: 3
 data: {name: digits, samples: 200}
-federation: {workers: 3, batch_size: 20, rounds: 150, label_holder: 1, rejoin_timeout: 60, round_timeout: 60,
-  fixed_secrets: true}
+federation: {workers: 3, batch_size: 20, rounds: 150, label_holder: 1, rejoin_timeout: 60, round_timeout: 60}
 model: {name: mlp, hidden: [24]}
 training: {optimizer: adam, lr: 0.001, evaluate_every: 50}
 transcript: true
@@ -179,7 +178,7 @@ def test_when_the_coordinator_does_not_come_back_workers_end_with_a_sentence(tmp
         for worker in workers:
             words = worker.communicate(timeout=500)[1]
             assert worker.returncode == 1
-            assert f"cafe: nobody answers at {federation.address} after 1 s" in words
+            assert f"cafe: no coordinator answers at {federation.address} after 1 s" in words
             assert "Traceback" not in words
     finally:
         federation.close()

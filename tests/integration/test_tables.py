@@ -12,13 +12,13 @@ import pytest
 from tests.integration.command_support import cafe, start
 from vfl.config import load_config
 from vfl.datasets.slices import load_data
-from vfl.datasets.tables.wording import is_number
+from vfl.datasets.tables.words import is_number
 from vfl.errors import UserError
 from vfl.folder.results import load_summary
 from vfl.local.launch import run_federation
 from vfl.referee import score_run
 from worker.alignment import hold
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("data.samples=40", "federation.batch_size=4", "federation.epochs=6")
@@ -191,7 +191,7 @@ def test_a_run_says_and_records_how_many_rows_each_party_brought(tmp_path):
 def test_tables_of_all_kinds_are_taken_for_such(suffix, tmp_path):
     config = load_config(ROOT / "configs" / "tables" / "adult_parties.yaml")
     with pytest.raises(UserError, match="a table is aligned with the others' by keyed hashes of its ids"):
-        hold(config, tmp_path / f"own.{suffix}", None, WorkerOptions(0, "127.0.0.1:1"))
+        hold(config, tmp_path / f"own.{suffix}", WorkerOptions(0, "127.0.0.1:1"), key_file=None)
 
 
 def test_a_table_without_its_key_gets_a_sentence():

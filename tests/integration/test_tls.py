@@ -23,9 +23,8 @@ from vfl.net.certs import make_certificates
 from vfl.net.handshake import meet
 from vfl.net.network import reach
 from vfl.net.tls import COORDINATOR, Identity, load_identity, worker_role
-from worker.exchange import Peer
+from worker.exchange import Peer, WorkerServer
 from worker.rendezvous import Rendezvous, swap_parts
-from worker.serving import WorkerServer
 
 SMALL = ["--set", "federation={workers: 2, batch_size: 20, rounds: 3}", "--set", "attack.name=none"]
 SMALL += ["--set", "transcript=true"]
@@ -236,13 +235,13 @@ def test_a_worker_cannot_pose_as_the_coordinator_or_the_label_holder(certs, list
     with pytest.raises(UserError, match=r"the coordinator was expected at .*, but the certificate there is that of"):
         reach(address, COORDINATOR, own, 30)
     with pytest.raises(UserError, match=r"worker 0 was expected at .*, but the certificate there is that of worker 2"):
-        Peer(address, "run", 1, 30, worker_role(0), own)
+        Peer(address, "run", 1, holder=worker_role(0), timeout=30, tls=own)
 
 
 def test_a_channel_believes_only_the_certificate_that_was_looked_at(certs, listening, monkeypatch):
     _, holder = listening(load_identity(certs, worker_role(0)))
     _, impostor = listening(load_identity(certs, worker_role(2)))
-    monkeypatch.setattr(network, "meet", lambda _address, *rest: meet(holder, *rest))
+    monkeypatch.setattr(network, "meet", lambda _address, *rest, **more: meet(holder, *rest, **more))
     with pytest.raises(TimeoutError):  # somebody else took over the address after the look
         reach(impostor, worker_role(0), load_identity(certs, worker_role(1)), 2)
 
@@ -275,6 +274,6 @@ def test_the_label_holder_takes_its_peers_outputs_over_tls(certs, listening):
     rendezvous, address = listening(load_identity(certs, worker_role(0)))
     answer = threading.Timer(0.2, rendezvous.answer, [1, {1: torch.ones(5, 3)}])
     answer.start()
-    peer = Peer(address, "run", 1, 30, worker_role(0), load_identity(certs, worker_role(1)))
+    peer = Peer(address, "run", 1, holder=worker_role(0), timeout=30, tls=load_identity(certs, worker_role(1)))
     assert torch.equal(peer.swap(1, torch.arange(5), torch.zeros(5, 3)), torch.ones(5, 3))
     peer.close()

@@ -60,7 +60,7 @@ def test_a_federation_learns_what_a_plain_loop_learns(tmp_path):
     model = whole_model(config.model, [(1, 4, 4)] * 4, 10, config.seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9, weight_decay=0.002)
     losses, norms, evaluations = [], [], []
-    for step, rows in enumerate(batches("epochs", 120, 20, 36, config.seed)):
+    for step, rows in enumerate(batches("epochs", 120, 20, 36, seed=config.seed)):
         optimizer.zero_grad()
         loss = cross_entropy(model(quarters(data.x[rows])), data.y[rows])
         loss.backward()
@@ -113,7 +113,7 @@ def test_sixteen_workers_learn_what_a_plain_loop_learns_over_200_rounds(tmp_path
     model = whole_model(config.model, [(1, 2, 2)] * 16, 10, config.seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     losses = []
-    for rows in batches("epochs", 120, 20, 200, config.seed):
+    for rows in batches("epochs", 120, 20, 200, seed=config.seed):
         optimizer.zero_grad()
         loss = cross_entropy(model(cut(data.x[rows])), data.y[rows])
         loss.backward()

@@ -12,6 +12,9 @@ from server.counting import Counting
 from server.inbox import Inbox, Upload
 from server.membership import Membership, RefusedError
 from tests.integration.protocol_support import join_request
+from vfl.topology import Topology
+
+HORIZONTAL = Topology(2, kind="horizontal")
 
 
 def whole(worker, **changes):
@@ -24,7 +27,7 @@ def whole(worker, **changes):
 
 @pytest.fixture
 def membership():
-    return Membership(2, None, lambda _: None)
+    return Membership(HORIZONTAL, lambda _: None)
 
 
 def test_workers_with_different_samples_are_let_in(membership):
@@ -52,7 +55,7 @@ def test_whoever_does_not_fit_is_refused_with_a_sentence(membership, changes, se
 
 
 def test_a_worker_with_whole_samples_is_refused_by_a_vertical_federation():
-    vertical = Membership(2, 0, lambda _: None)
+    vertical = Membership(Topology(2), lambda _: None)
     vertical.admit(join_request(0))
     with pytest.raises(RefusedError, match="the label holder is worker 0"):
         vertical.admit(whole(1))
@@ -60,7 +63,7 @@ def test_a_worker_with_whole_samples_is_refused_by_a_vertical_federation():
 
 def test_every_upload_has_a_loss():
     tensors = {"b": torch.zeros(3)}
-    inbox = Inbox(1, {0: tensors, 1: tensors}, None)
+    inbox = Inbox(1, {0: tensors, 1: tensors}, HORIZONTAL)
     for worker in (0, 1):
         header = UploadHeader(worker=worker, round=1, gradients=announce(tensors))
         with pytest.raises(RefusedError, match=f"worker {worker}: the loss comes from each worker"):

@@ -10,6 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from server.membership import Member, Membership, RefusedError
 from tests.integration.protocol_support import join_request
+from vfl.topology import Topology
 
 WORKERS = st.integers(0, 1)  # the requests are those of a federation of two
 
@@ -31,7 +32,7 @@ class Members(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.left: list[Member] = []
-        self.membership = Membership(2, 0, self.left.append, returning=True)
+        self.membership = Membership(Topology(2), self.left.append, returning=True)
         self.live: dict[int, Expected] = {}
         self.gone: list[Member] = []
         self.started = self.closed = False

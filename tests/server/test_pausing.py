@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import grpc
 
 from protos import coordinator_pb2_grpc
-from protos.wire import add_coordinator
+from protos.wire import COORDINATOR_SERVICE, add_service
 from server.checkpoint import Checkpoints
 from server.coordinator import Coordinator
 from server.service import CoordinatorService
@@ -21,7 +21,7 @@ async def paused_for_longer_than_a_round_may_take(out) -> tuple[Coordinator, lis
     config = small_config(federation=federation, transcript=False, training={"lr": 0.1})
     coordinator = Coordinator(config, Journal(out), Checkpoints(out, config))
     server = grpc.aio.server()
-    add_coordinator(CoordinatorService(coordinator), server)
+    add_service(server, COORDINATOR_SERVICE, CoordinatorService(coordinator))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")

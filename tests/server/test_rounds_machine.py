@@ -301,7 +301,7 @@ class Rounds(RuleBasedStateMachine):
         for number, seen in enumerate(self.seen, start=1):
             uploads = {}
             for worker in range(WORKERS):
-                own = update(worker, number, parameters.expected_from(worker, HOLDER))
+                own = update(worker, number, parameters.expected_from(worker))
                 uploads[worker] = {} if (worker, number) in self.withheld else own
             expected = gradients_of_round(uploads, WORKERS, HOLDER)
             assert_equal(seen.gradients, expected)

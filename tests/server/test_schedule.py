@@ -13,7 +13,7 @@ def test_epochs_draw_every_sample_once_each():
 
 
 def test_rounds_may_end_within_an_epoch():
-    assert len(list(batches("epochs", 23, 5, 7, 0))) == 7
+    assert len(list(batches("epochs", 23, 5, 7, seed=0))) == 7
 
 
 def test_uniform_draws_k_different_samples_and_all_equally_often():
@@ -25,7 +25,7 @@ def test_uniform_draws_k_different_samples_and_all_equally_often():
 
 def test_the_seed_decides():
     def draw(seed):
-        return torch.cat(list(batches("epochs", 30, 7, 9, seed)))
+        return torch.cat(list(batches("epochs", 30, 7, 9, seed=seed)))
 
     assert torch.equal(draw(4), draw(4))
     assert not torch.equal(draw(4), draw(5))

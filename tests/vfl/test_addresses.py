@@ -3,7 +3,7 @@
 import pytest
 
 from vfl.cli.options import check_address
-from vfl.cluster import check
+from vfl.cluster import check_cluster
 from vfl.errors import UserError
 
 STRANGE = ["192.0.2.10:²", "192.0.2.10:７０００", "192.0.2.10:٧٠٠٠", "192.0.2.10:65536", "192.0.2.10:", ":7000"]
@@ -16,7 +16,7 @@ def test_a_port_is_a_number_in_ascii_digits(address):
         check_address(address, "--listen")
     pytest.importorskip("ray")
     with pytest.raises(UserError, match=rf"^--engine: '{address}' is not HOST:PORT or auto"):
-        check(address, "--engine")
+        check_cluster(address, "--engine")
 
 
 @pytest.mark.parametrize("address", ["192.0.2.10:7000", "[2001:db8::1]:0", "coordinator.example:65535"])

@@ -4,7 +4,8 @@ import torch
 
 from vfl.config import parse_config
 from vfl.datasets.slices import load_data
-from vfl.folder.results import save_arrays, save_summary
+from vfl.files.archive import save_arrays
+from vfl.folder.results import save_summary
 from vfl.maths.metrics import exact_rows, psnr, r2, ssim
 from vfl.referee import best_order, score_images, score_run, score_table
 

@@ -5,12 +5,12 @@ import numpy as np
 import torch
 
 from vfl.datasets import Data
-from vfl.datasets.encoding import Values, encode_all, fit
+from vfl.datasets.columns import Values, encode_all, fit_column
 from vfl.referee.rows import score_columns, write_rows
 
 
 def table(**values: Values) -> Data:
-    columns = tuple(fit(name, own, 100) for name, own in values.items())
+    columns = tuple(fit_column(name, own, 100) for name, own in values.items())
     x = encode_all(columns, list(values.values()), len(next(iter(values.values()))))
     return Data("table", x, torch.arange(len(x)) % 2, 2, tuple(map(str, range(len(x)))), columns=columns)
 

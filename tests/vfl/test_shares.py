@@ -12,7 +12,7 @@ from vfl.datasets.slices import WorkerData, load_data, slice_for, write_slices
 from vfl.errors import UserError
 from vfl.observation import ModelTensors, Setting, averaged
 from vfl.partition import Box
-from vfl.topology import even_runs, joint_indices, own_rows, sample_runs
+from vfl.topology import Topology, even_runs
 
 
 @settings(deadline=None)
@@ -29,24 +29,25 @@ def test_runs_cover_all_samples_in_order_and_differ_by_one_at_most(count, worker
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.data())
 def test_rows_of_the_workers_and_indices_of_the_whole_are_the_same_thing(shares, data):
     rows = [torch.tensor(data.draw(st.permutations(range(share)))[: max(1, share // 2)]) for share in shares]
-    indices = joint_indices(rows, shares)
+    topology = Topology(len(shares), kind="horizontal", shares=tuple(shares))
+    indices = torch.cat(topology.indices_of(rows))
     assert len(set(indices.tolist())) == sum(map(len, rows))
-    for own, back in zip(rows, own_rows(indices, shares), strict=True):
+    for own, back in zip(rows, topology.rows_of_each(indices), strict=True):
         assert torch.equal(own, back)
 
 
 @pytest.mark.parametrize("schedule", ["epochs", "uniform", "orthogonal"])
 def test_each_worker_draws_batches_of_its_own_samples(schedule):
-    model = small_config().model
-    setting = Setting(model, (Box.all((4,)),), 2, 25, 4, schedule, 9, True, 0, shares=(8, 9, 8))
-    drawn = [own_rows(indices, setting.shares) for indices in batches_of(setting)]
+    model, topology = small_config().model, Topology(3, kind="horizontal", shares=(8, 9, 8))
+    setting = Setting(model, (Box.all((4,)),), 2, 25, 4, schedule, 9, True, 0, topology=topology)
+    drawn = [topology.rows_of_each(indices) for indices in batches_of(setting)]
     assert len(drawn) == 9
     assert setting.rounds_per_epoch == 3
     assert all(0 < len(rows) <= 4 for each in drawn for rows in each)
     orders = [torch.cat([each[worker] for each in drawn]).tolist() for worker in (0, 2)]
     assert orders[0] != orders[1]  # equal shares, but not drawn alike
     if schedule != "uniform":
-        for worker, share in enumerate(setting.shares):
+        for worker, share in enumerate(topology.shares):
             first = torch.cat([each[worker] for each in drawn[: -(-share // 4)]])
             assert torch.equal(first.sort().values, torch.arange(share))
 
@@ -81,7 +82,7 @@ def test_each_worker_holds_whole_samples_their_labels_and_some_test_samples(tmp_
 def test_too_few_samples_for_a_batch_at_each_worker_is_a_sentence():
     sentence = r"federation\.batch_size: 25 samples among 4 workers leave one with 6, .* draws 7 of its own a round"
     with pytest.raises(UserError, match=sentence):
-        sample_runs(25, 4, 7)
+        Topology(4, kind="horizontal").even_shares(25, 7)
 
 
 def test_columns_of_parties_have_no_place_in_it(tmp_path):

@@ -13,9 +13,8 @@ from protos.coordinator_pb2_grpc import CoordinatorServicer, add_CoordinatorServ
 from server.parameters import Parameters
 from vfl.datasets.slices import boxes_of, load_data, slice_for
 from vfl.observation import Setting
-from vfl.topology import sample_runs
 from worker.main import work
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 
 class Played(CoordinatorServicer):
@@ -24,9 +23,8 @@ class Played(CoordinatorServicer):
     def __init__(self, config):
         self.config, self.data = config, load_data(config)
         federation, samples = config.federation, len(self.data.x)
-        runs = sample_runs(samples, federation.workers, federation.batch_size) if federation.horizontal else []
-        shares = tuple(run.stop - run.start for run in runs)
-        setting = Setting.of(config, boxes_of(self.data, config), self.data.classes, samples, shares)
+        shares = config.topology.even_shares(samples, federation.batch_size)
+        setting = Setting.of(config, boxes_of(self.data, config), self.data.classes, samples, shares=shares)
         self.parameters = Parameters(setting, config.training)
         self.refusals, self.lost_uploads, self.troubles = deque(), deque(), []
         self.lines, self.uploads = SimpleQueue(), SimpleQueue()
@@ -97,8 +95,8 @@ class Line:
             Order(
                 start=Start(
                     run_id=run_id,
-                    workers=self._federation.parties,
-                    label_holder=self._federation.label_party,
+                    workers=self._federation.topology.parties,
+                    label_holder=self._federation.topology.label_holder,
                     label_holder_address=address,
                     classes=self._played.data.classes,
                     output_widths=self._played.parameters.output_widths,
@@ -107,7 +105,7 @@ class Line:
         )
         if not parameters:
             return
-        tensors = self._played.parameters.expected_from(self.request.worker, self._federation.holder)
+        tensors = self._played.parameters.expected_from(self.request.worker)
         self.send(Order(parameters=ParametersOrder(version=1, bundle=announce(tensors))))
         for chunk in chunks(tensors.values()):
             self.send(Order(chunk=chunk))

@@ -17,10 +17,9 @@ from tests.support import small_config
 from vfl import limits
 from vfl.errors import RunFailedError
 from vfl.net.tls import worker_role
-from worker.exchange import Peer
+from worker.exchange import Peer, WorkerServer
 from worker.link import Link, LinkLostError
 from worker.rendezvous import Rendezvous, swap_parts
-from worker.serving import WorkerServer
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def label_holder():
 def test_peers_bring_outputs_and_get_their_own_gradients_back(label_holder):
     rendezvous, address = label_holder
     outputs = {1: torch.randn(5, 3), 2: torch.randn(5, 2)}
-    peers = {worker: Peer(address, "run", worker, 30, worker_role(0)) for worker in outputs}
+    peers = {worker: Peer(address, "run", worker, holder=worker_role(0), timeout=30) for worker in outputs}
     with futures.ThreadPoolExecutor() as pool:
         rows = torch.arange(5)
         waiting = {worker: pool.submit(peer.swap, 1, rows, outputs[worker]) for worker, peer in peers.items()}
@@ -74,7 +73,9 @@ def test_outputs_of_other_rows_end_the_run(label_holder, rows):
 
     def bring(worker, width):
         with pytest.raises(RunFailedError):
-            Peer(address, "run", worker, 30, worker_role(0)).swap(1, torch.tensor(rows), torch.zeros(len(rows), width))
+            Peer(address, "run", worker, holder=worker_role(0), timeout=30).swap(
+                1, torch.tensor(rows), torch.zeros(len(rows), width)
+            )
 
     threads = [threading.Thread(target=bring, args=pair) for pair in ((1, 3), (2, 2))]
     for thread in threads:
@@ -94,7 +95,7 @@ def test_a_failure_wakes_everybody_who_waits(label_holder):
     with pytest.raises(RunFailedError, match="worker 2 left"):
         rendezvous.gather(1, torch.arange(5), 30)
     with pytest.raises(RunFailedError, match="round 1: worker 2 left"):
-        Peer(address, "run", 1, 30, worker_role(0)).swap(1, torch.arange(5), torch.zeros(5, 3))
+        Peer(address, "run", 1, holder=worker_role(0), timeout=30).swap(1, torch.arange(5), torch.zeros(5, 3))
 
 
 def test_a_peer_that_never_comes_is_named():
@@ -116,7 +117,7 @@ def test_only_the_label_holder_exchanges_and_every_worker_is_healthy():
 
 def test_a_peer_has_one_exchange_at_a_time_and_the_next_when_that_has_ended(label_holder):
     rendezvous, address = label_holder
-    first = Peer(address, "run", 1, 30, worker_role(0))
+    first = Peer(address, "run", 1, holder=worker_role(0), timeout=30)
     with futures.ThreadPoolExecutor() as pool, grpc.insecure_channel(address) as channel:
         waiting = pool.submit(first.swap, 1, torch.arange(5), torch.ones(5, 3))
         deadline = time.monotonic() + 30

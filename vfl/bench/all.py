@@ -18,7 +18,7 @@ from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.folder.versions import commit, versions
 from vfl.limits import JSON_BYTES
-from vfl.plan.machine import describe
+from vfl.plan.machine import describe_machine
 
 
 def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None = None) -> None:
@@ -35,16 +35,16 @@ def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None =
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        results = [measure(path, 2 if short else path.turns) for path in hot_paths(short)]
+        results = [measure_path(path, 2 if short else path.turns) for path in hot_paths(short)]
     finally:
         torch.set_num_threads(threads)
     _print(results)
     if out is not None:
-        about = {"commit": commit(), "versions": versions(), "machine": describe(), "short": short}
+        about = {"commit": commit(), "versions": versions(), "machine": describe_machine(), "short": short}
         out.write_text(json.dumps({**about, "paths": results}, indent=1) + "\n", encoding="utf-8")
 
 
-def measure(path: HotPath, turns: int) -> dict[str, Any]:
+def measure_path(path: HotPath, turns: int) -> dict[str, Any]:
     """Let a path and its floor take turns; the first turn warms up, and the ratio is the median of the others'."""
     ours, floor = [], []
     for _ in range(turns + 1):

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attacker.interface import attacks
-from vfl.bench.rigs.beside_paper import beside_paper, show
+from vfl.bench.rigs.beside_paper import beside_paper, show_race
 from vfl.bench.rigs.trial import score, trial_setting
 from vfl.config import TrainingConfig
 from vfl.datasets import Data, datasets
@@ -45,7 +45,7 @@ def bench_attack(source: Path | None, epochs: int, out: Path | None, short: bool
     few, batch_size, rounds = (16, 4, 24) if short else (80, 8, 1200)
     console_line(f"{few} samples: exact beside the paper's algorithm, {rounds} rounds")
     race = beside_paper(_load(source, few), batch_size, rounds)
-    show(race, few, batch_size)
+    show_race(race, few, batch_size)
     if out is not None:
         numbers = {"data": name, "epochs": epochs, "results": results, "beside_the_paper": race}
         out.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")

@@ -11,13 +11,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from vfl.bench.federation import Case, federate, noise
+from vfl.bench.federation import FederationCase, federate, noise
 from vfl.device import keep_freed_memory
 from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix
 from vfl.registry import PluginSection
 from worker.defences import Plan, Played, Shield, defences
-from worker.keys import FixedSecret
 
 SHAPE, BATCH_SIZE, SAMPLES, ROUNDS = (3, 16, 16), 40, 800, 8000
 CASES: tuple[dict[str, Any], ...] = (
@@ -35,7 +34,6 @@ CASES: tuple[dict[str, Any], ...] = (
     {"name": "soteria", "mask": "batch", "probes": 1},
 )
 """At their defaults where nothing is said."""
-SECRET = FixedSecret(0, "the bench")
 
 
 def bench_defences(out: Path | None, short: bool) -> None:
@@ -94,7 +92,7 @@ def _federation(rounds: int, repeats: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"none": [], "fake_gradients": []}
     for _ in range(repeats):
         for name, took in seconds.items():
-            took.append(1 / federate(Case(4, 0.01, rounds, 1, name), data)["rounds_per_second"])
+            took.append(1 / federate(FederationCase(4, 0.01, rounds, 1, name), data)["rounds_per_second"])
     pairs = zip(seconds["fake_gradients"], seconds["none"], strict=True)
     return {
         **{f"{name}_seconds": statistics.median(took) for name, took in seconds.items()},
@@ -104,7 +102,7 @@ def _federation(rounds: int, repeats: int) -> dict[str, Any]:
 
 
 def _started(case: dict[str, Any]) -> Shield:
-    plan = Plan(0, SAMPLES, BATCH_SIZE, ROUNDS, "epochs", secret=SECRET)
+    plan = Plan(0, SAMPLES, BATCH_SIZE, ROUNDS, "epochs", seed=0)
     return defences.build(PluginSection.model_validate(case)).start(plan)
 
 
@@ -122,7 +120,7 @@ def _round() -> Callable[[int], tuple[Tensors, Played]]:
     def play(turn: int) -> tuple[Tensors, Played]:
         found = torch.autograd.grad(bottom(x), parameters, at_output)
         gradients = with_prefix(BOTTOM, dict(zip(names, found, strict=True))) | with_prefix(TOP, top_gradients)
-        return gradients, Played(turn + 1, rows, x, bottom, SECRET.draws("bench", turn))
+        return gradients, Played(turn + 1, rows, x, bottom, torch.Generator().manual_seed(turn))
 
     return play
 

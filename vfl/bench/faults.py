@@ -45,7 +45,7 @@ SURE = 3
 CHECKPOINT_EVERY = 5
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """What happens to a party."""
 
     KILL = "kill -9, started again"
@@ -68,23 +68,27 @@ class Victim(StrEnum):
 class Fault:
     """One fault: so many rounds after the one before was over, and for how many seconds if it passes by itself."""
 
-    kind: Kind
+    kind: FaultKind
     victim: Victim
     party: str
     after: int
     seconds: float
 
 
-ALL = [(kind, victim) for kind, victim in product(Kind, Victim) if (kind, victim) != (Kind.REPLACE, Victim.COORDINATOR)]
+ALL = [
+    (kind, victim)
+    for kind, victim in product(FaultKind, Victim)
+    if (kind, victim) != (FaultKind.REPLACE, Victim.COORDINATOR)
+]
 """Nobody takes a coordinator's place while it holds the port that the workers know."""
 
 ONE_OF_EACH = [
-    (Kind.KILL, Victim.COORDINATOR),
-    (Kind.RESTART, Victim.WORKER),
-    (Kind.STOP, Victim.WORKER),
-    (Kind.REPLACE, Victim.LABEL_HOLDER),
-    (Kind.CUT, Victim.LABEL_HOLDER),
-    (Kind.SLOW, Victim.WORKER),
+    (FaultKind.KILL, Victim.COORDINATOR),
+    (FaultKind.RESTART, Victim.WORKER),
+    (FaultKind.STOP, Victim.WORKER),
+    (FaultKind.REPLACE, Victim.LABEL_HOLDER),
+    (FaultKind.CUT, Victim.LABEL_HOLDER),
+    (FaultKind.SLOW, Victim.WORKER),
 ]
 
 
@@ -115,10 +119,10 @@ def bench_faults(out: Path | None, short: bool) -> None:
     _print(result, why)
     if out is not None:
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    check(result)
+    check_alike(result)
 
 
-def check(result: dict[str, Any]) -> None:
+def check_alike(result: dict[str, Any]) -> None:
     """End the command with a sentence and exit code 1 unless the disturbed run came to the numbers of the other."""
     lost, difference = result["updates_lost"], result["difference"]
     if lost or difference != 0:  # also when it is not a number
@@ -128,7 +132,7 @@ def check(result: dict[str, Any]) -> None:
         )
 
 
-def schedule(pairs: list[tuple[Kind, Victim]], shortest: float = SHORTEST) -> list[Fault]:
+def schedule(pairs: list[tuple[FaultKind, Victim]], shortest: float = SHORTEST) -> list[Fault]:
     """Put faults into an order and give them parties, distances and durations, always the same."""
     draw = random.Random(SEED)  # a schedule that is the same every time  # nosec B311
     others = [worker_role(m).stem for m in range(WORKERS) if m != LABEL_HOLDER]
@@ -197,22 +201,22 @@ def _strike(fault: Fault, fleet: Fleet, network: Network) -> Callable[[], object
     """Let a fault happen; return what ends it once the rounds go on."""
     party = fault.party
     match fault.kind:
-        case Kind.KILL | Kind.RESTART:
-            fleet.signal(party, signal.SIGKILL if fault.kind == Kind.KILL else signal.SIGTERM).wait()
+        case FaultKind.KILL | FaultKind.RESTART:
+            fleet.signal(party, signal.SIGKILL if fault.kind == FaultKind.KILL else signal.SIGTERM).wait()
             fleet.start(party)
-        case Kind.STOP:
+        case FaultKind.STOP:
             frozen = fleet.signal(party, signal.SIGSTOP)
             time.sleep(fault.seconds)
             frozen.send_signal(signal.SIGCONT)
-        case Kind.REPLACE:
+        case FaultKind.REPLACE:
             frozen = fleet.signal(party, signal.SIGSTOP)
             fleet.start(party)
             return lambda: _wake(frozen, fleet)
-        case Kind.CUT:
+        case FaultKind.CUT:
             network.cut(party)
             time.sleep(fault.seconds)
             network.mend(party)
-        case Kind.SLOW:
+        case FaultKind.SLOW:
             network.slow(party)
             return lambda: network.mend(party)
     return lambda: None
@@ -249,7 +253,7 @@ def _difference(expected: Path, found: Path) -> float:
 
 def _print(result: dict[str, Any], why: str | None) -> None:
     table = Table("fault", *Victim, "seconds to recover: median", "worst")
-    for kind in Kind:
+    for kind in FaultKind:
         faults = [fault for fault in result["faults"] if fault["kind"] == kind]
         counts = [str(sum(fault["victim"] == victim for fault in faults)) for victim in Victim]
         took = [fault["recovered_after"] for fault in faults]

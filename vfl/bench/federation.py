@@ -33,7 +33,7 @@ SAMPLES, BATCH_SIZE, SHAPE, CLASSES = 400, 40, (3, 32, 32), 10
 
 
 @dataclass(frozen=True)
-class Case:
+class FederationCase:
     """One comparison."""
 
     workers: int
@@ -54,9 +54,9 @@ def bench_federation(out: Path | None, short: bool) -> None:
     scale = 0.1 if short else 1.0
     repeats = 1 if short else 3
     cases = [
-        Case(4, 0.0, int(60 * scale), repeats),
-        Case(4, 0.01, int(60 * scale), repeats),
-        Case(16, 0.0, int(60 * scale), 1),
+        FederationCase(4, 0.0, int(60 * scale), repeats),
+        FederationCase(4, 0.01, int(60 * scale), repeats),
+        FederationCase(16, 0.0, int(60 * scale), 1),
     ]
     data = noise()
     results = [_measure(case, data) for case in cases]
@@ -68,7 +68,7 @@ def bench_federation(out: Path | None, short: bool) -> None:
         out.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
 
 
-def _measure(case: Case, data: Data) -> dict[str, Any]:
+def _measure(case: FederationCase, data: Data) -> dict[str, Any]:
     alone, federated, ratios = [], [], []
     summary: dict[str, Any] = {}
     loopback = 0
@@ -91,7 +91,7 @@ def _measure(case: Case, data: Data) -> dict[str, Any]:
     }
 
 
-def _one_process_rate(case: Case, data: Data) -> float:
+def _one_process_rate(case: FederationCase, data: Data) -> float:
     """Return the rounds per second of one process that uses all cores and no wire."""
     keep_freed_memory()  # as the federation's processes do
     torch.set_num_threads(os.cpu_count() or 1)
@@ -110,7 +110,7 @@ def _one_process_rate(case: Case, data: Data) -> float:
     parameters = Parameters(setting, config.training)
     compute = OneProcess(setting, data.x, data.y)
     ends = []
-    for number, indices in enumerate(batches("epochs", SAMPLES, BATCH_SIZE, case.rounds, 0), start=1):
+    for number, indices in enumerate(batches("epochs", SAMPLES, BATCH_SIZE, case.rounds, seed=0), start=1):
         gradients, _ = compute(parameters.current, indices)
         parameters.update(number, gradients)
         ends.append(time.monotonic())
@@ -118,7 +118,7 @@ def _one_process_rate(case: Case, data: Data) -> float:
     return (len(ends) - 1 - first) / (ends[-1] - ends[first])
 
 
-def federate(case: Case, data: Data) -> dict[str, Any]:
+def federate(case: FederationCase, data: Data) -> dict[str, Any]:
     """Return the summary of a run."""
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
         run_federation(_config(case), data, Path(folder), quiet=True)
@@ -126,7 +126,7 @@ def federate(case: Case, data: Data) -> dict[str, Any]:
 
 
 def _memory(data: Data, rounds: int) -> dict[str, Any]:
-    summary = federate(Case(4, 0.0, rounds, 1), data)
+    summary = federate(FederationCase(4, 0.0, rounds, 1), data)
     return {"rounds": rounds, **summary["coordinator_memory"]}
 
 
@@ -138,12 +138,12 @@ def _startup(data: Data) -> dict[str, float]:
     seconds["import torch and gRPC in one process"] = time.monotonic() - began
     for workers in (4, 16):
         began = time.monotonic()
-        federate(Case(workers, 0.0, 1, 1), data)
+        federate(FederationCase(workers, 0.0, 1, 1), data)
         seconds[f"{workers} workers, one round"] = time.monotonic() - began
     return seconds
 
 
-def _config(case: Case) -> RunConfig:
+def _config(case: FederationCase) -> RunConfig:
     return RunConfig(
         data=PluginSection(name="none"),
         federation=FederationConfig(workers=case.workers, batch_size=BATCH_SIZE, rounds=case.rounds),

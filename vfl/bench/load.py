@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attacker.interface import Attack, AttackPlugin, Observation, Progress, Recovery, Setting
-from vfl.bench.rigs.watch import Watch
+from vfl.bench.rigs.meter import GrowthMeter
 from vfl.config import RunConfig, parse_config
 from vfl.datasets.slices import load_data
 from vfl.folder.results import load_summary
@@ -66,10 +66,10 @@ def _steady(workers: int, rounds: int, console: Console) -> dict[str, Any]:
     """Run many rounds; memory and descriptors should be in the last tenth what they were in the second."""
     config = _config(workers, rounds, training={"lr": 0.01}, transcript=True)
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
-        with Watch(workers + 1, Path(folder)) as watch:
+        with GrowthMeter(workers + 1, Path(folder)) as meter:
             run_federation(config, load_data(config), Path(folder), quiet=True)
         summary = load_summary(Path(folder))
-    last = max(range(1, workers), key=lambda m: watch.tenth(f"worker {m}", 10, rounds).memory)
+    last = max(range(1, workers), key=lambda m: meter.tenth(f"worker {m}", 10, rounds).memory)
     parties = {"coordinator": "coordinator", "label holder": "worker 0", "largest other worker": f"worker {last}"}
     result: dict[str, Any] = {
         "workers": workers,
@@ -80,7 +80,7 @@ def _steady(workers: int, rounds: int, console: Console) -> dict[str, Any]:
     title = f"{workers} workers, {summary['rounds']} rounds, {summary['rounds_per_second']:.1f} a second"
     table = Table("", "memory: second tenth", "last tenth", "descriptors: second tenth", "last tenth", title=title)
     for party, name in parties.items():
-        early, late = (watch.tenth(name, which, rounds) for which in (2, 10))
+        early, late = (meter.tenth(name, which, rounds) for which in (2, 10))
         result["parties"][party] = {
             "memory": [early.memory, late.memory],
             "descriptors": [early.descriptors, late.descriptors],
@@ -98,9 +98,9 @@ def _held_back(workers: int, rounds: int, console: Console) -> dict[str, Any]:
     stops: list[float] = []
     for held in (False, True):
         with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
-            with Watch(workers + 1, Path(folder)) as watch:
+            with GrowthMeter(workers + 1, Path(folder)) as meter:
                 over = threading.Event()
-                holding = threading.Thread(target=_hold_back, args=(watch, over, stops))
+                holding = threading.Thread(target=_hold_back, args=(meter, over, stops))
                 if held:
                     holding.start()
                 try:
@@ -110,7 +110,7 @@ def _held_back(workers: int, rounds: int, console: Console) -> dict[str, Any]:
                     if held:
                         holding.join()
             summary = load_summary(Path(folder))
-        most.append(watch.most("coordinator"))
+        most.append(meter.most("coordinator"))
         rates.append(summary["rounds_per_second"])
     upload = summary["bytes"]["up"] // summary["rounds"]
     result = {
@@ -130,12 +130,12 @@ def _held_back(workers: int, rounds: int, console: Console) -> dict[str, Any]:
     return result
 
 
-def _hold_back(watch: Watch, over: threading.Event, stops: list[float]) -> None:
+def _hold_back(meter: GrowthMeter, over: threading.Event, stops: list[float]) -> None:
     """Freeze the coordinator again and again until the run is over; note when."""
-    while "coordinator" not in watch.pids:
+    while "coordinator" not in meter.pids:
         if over.wait(0.05):
             return
-    pid = watch.pids["coordinator"]
+    pid = meter.pids["coordinator"]
     try:
         while not over.is_set():
             os.kill(pid, signal.SIGSTOP)

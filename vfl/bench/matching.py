@@ -36,7 +36,7 @@ SHAPE, CLASSES = (3, 32, 32), 10
 
 
 @dataclass(frozen=True)
-class Case:
+class MatchingCase:
     """One comparison."""
 
     workers: int
@@ -56,7 +56,8 @@ def bench_matching(out: Path | None, short: bool) -> None:
     """Measure and print; the sides take turns, so that other load on the machine hits all of them."""
     keep_freed_memory()  # as the coordinator does
     repeats = 1 if short else 3
-    cases = [Case(4, 8), Case(4, 1, singles=4)] if short else [Case(4, 40), Case(16, 40), Case(4, 1, singles=8)]
+    few = [MatchingCase(4, 8), MatchingCase(4, 1, singles=4)]
+    cases = few if short else [MatchingCase(4, 40), MatchingCase(16, 40), MatchingCase(4, 1, singles=8)]
     results = [_measure(case, repeats) for case in cases]
     _print(results)
     if out is not None:
@@ -72,7 +73,7 @@ class Sides:
     plain: Callable[[], list[Tensor]]
 
 
-def sides(case: Case) -> Sides:
+def sides(case: MatchingCase) -> Sides:
     """Set up the three on the same random data, guess and gradients."""
     count = case.singles or case.batch_size
     boxes = tuple(partition(SHAPE, case.workers))
@@ -193,7 +194,7 @@ def _loop_side(
     return step
 
 
-def _measure(case: Case, repeats: int) -> dict[str, Any]:
+def _measure(case: MatchingCase, repeats: int) -> dict[str, Any]:
     Console(stderr=True, highlight=False).print(f"{case.name} …")
     three = sides(case)
     seconds: dict[str, list[float]] = {"engine": [], "oracle": [], "plain": []}

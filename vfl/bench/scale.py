@@ -13,15 +13,15 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from vfl.bench.rigs.meter import Meter, peak_memory
+from vfl.bench.rigs.meter import CostMeter, peak_memory
 from vfl.config import RunConfig, parse_config
 from vfl.datasets.slices import load_data
 from vfl.folder.journal import NAME
 from vfl.folder.results import load_summary
 from vfl.folder.versions import versions
 from vfl.local.launch import run_federation
-from vfl.plan.fitted import Fitted, fit, predict
-from vfl.plan.machine import Floors, best_of, describe, measure_floors
+from vfl.plan.fitted import Fitted, fit_coefficients, predict
+from vfl.plan.machine import Floors, best_of, describe_machine, measure_floors
 from vfl.plan.main import ranged
 from vfl.plan.terms import KNOWN, PHASES, PROCESSES, Terms, memory_terms, seconds_terms
 from vfl.plan.workload import Workload, workload_of
@@ -68,20 +68,20 @@ def bench_scale(out: Path | None, short: bool) -> None:
     wanted, console = SHORT if short else POINTS, Console(stderr=True, highlight=False)
     floors, points = _measured_before(out)
     if not points:
-        measure(parse_config(SHORT[0], "cafe bench scale"))  # what is imported once is no part of a run
+        measure_run(parse_config(SHORT[0], "cafe bench scale"))  # what is imported once is no part of a run
     for number, tree in enumerate(wanted, start=1):
         config = parse_config(tree, "cafe bench scale")
         console.print(f"{number} of {len(wanted)}: {_name(config)}")
         if tree in [one["config"] for one in points]:
             continue
-        points.append({"config": tree, **measure(config)})
+        points.append({"config": tree, **measure_run(config)})
         floors = best_of(floors, measure_floors())
         if out is not None:
             text = json.dumps({"floors": asdict(floors), "points": points})
             _unfinished(out).write_text(text + "\n", encoding="utf-8")
     points = [one for one in points if one["config"] in wanted]
     fitted = fit_points(points, floors)
-    show(fitted)
+    show_fit(fitted)
     show_left_out(points, floors)
     if out is not None:
         fitted.save(out)
@@ -100,12 +100,12 @@ def _measured_before(out: Path | None) -> tuple[Floors, list[dict[str, Any]]]:
     return Floors(**tree["floors"]), tree["points"]
 
 
-def measure(config: RunConfig) -> dict[str, Any]:
+def measure_run(config: RunConfig) -> dict[str, Any]:
     """Run a config; return the seconds of a core by phase, the bytes, and the most memory by process."""
     data, attacked = load_data(config), config.attack.name != "none"
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
         out, began = Path(folder), time.monotonic()
-        with Meter(config.federation.workers + 1 + attacked) as meter:
+        with CostMeter(config.federation.workers + 1 + attacked) as meter:
             run_federation(config, data, out, quiet=True)
             scoring = time.process_time()
             score_run(out, config, data)
@@ -133,7 +133,7 @@ def measure(config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _attack_seconds(meter: Meter, lines: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _attack_seconds(meter: CostMeter, lines: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Divide what the attack's process computed by the times at which its steps reported to the journal."""
     steps: dict[str, list[float]] = {}
     for line in lines:
@@ -166,7 +166,7 @@ def fit_points(points: Sequence[dict[str, Any]], floors: Floors) -> Fitted:
         floors=floors,
         ranges=ranges,
         shared=statistics.median([one["shared"] for one in points if one["shared"]] or [0]) / 1e9,
-        about={"machine": describe(), "versions": versions(), "measured": time.strftime("%Y-%m-%d")},
+        about={"machine": describe_machine(), "versions": versions(), "measured": time.strftime("%Y-%m-%d")},
         points=points,
     )
 
@@ -176,7 +176,7 @@ def _fit(
 ) -> dict[str, float]:
     terms = [_terms(load, kind)[what] for load, one in zip(loads, points, strict=True) if what in one[kind]]
     measured = [one[kind][what] for one in points if what in one[kind]]
-    return fit(terms, measured, {name: times * floors.gflop for name, times in KNOWN.items()})
+    return fit_coefficients(terms, measured, {name: times * floors.gflop for name, times in KNOWN.items()})
 
 
 def _fit_memory(
@@ -196,7 +196,7 @@ def _terms(load: Workload, kind: str) -> dict[str, Terms]:
     return seconds_terms(load) if kind == "seconds" else memory_terms(load)
 
 
-def show(fitted: Fitted) -> None:
+def show_fit(fitted: Fitted) -> None:
     """Print every measured point with what the model makes of it."""
     console = Console(highlight=False, width=150)
     configs = [parse_config(dict(one["config"]), "cafe bench scale") for one in fitted.points]

@@ -12,7 +12,7 @@ from rich.table import Table
 from attacker.exact import Exact
 from attacker.exact.attack import ExactAttack
 from attacker.interface import Attack, Progress, Recovery, Setting
-from vfl.bench.federation import NO_ATTACK, Case, federate, noise
+from vfl.bench.federation import NO_ATTACK, FederationCase, federate, noise
 from vfl.datasets import Data
 from vfl.registry import PluginSection
 
@@ -76,7 +76,7 @@ def _measure(rival: Rival, data: Data, rounds: int, repeats: int) -> dict[str, A
     queues = []
     for _ in range(repeats):
         for attack, took in ((NO_ATTACK, alone), (rival.attack, beside)):
-            summary = federate(Case(WORKERS, rival.lr, rounds, 1, attack=attack), data)
+            summary = federate(FederationCase(WORKERS, rival.lr, rounds, 1, attack=attack), data)
             took.append(1 / summary["rounds_per_second"])
         queues.append(summary["attack"]["queue"])
     ratios = [with_it / without for with_it, without in zip(beside, alone, strict=True)]

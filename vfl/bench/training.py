@@ -93,7 +93,7 @@ def _one_process(config: RunConfig, data: Data, rounds: int) -> Trained:
     model = whole_model(config.model, [box.shape for box in boxes], data.classes, config.seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     losses = []
-    for rows in batches("epochs", len(data.x), BATCH_SIZE, rounds, config.seed):
+    for rows in batches("epochs", len(data.x), BATCH_SIZE, rounds, seed=config.seed):
         optimizer.zero_grad()
         loss = cross_entropy(model([part[rows] for part in slices]), data.y[rows])
         loss.backward()

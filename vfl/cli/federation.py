@@ -50,13 +50,13 @@ def run(
     from vfl.forkserver import warm_up
 
     warm_up(trains=not config.training.frozen)
-    from vfl.cli.progress import Watch
+    from vfl.cli.progress import RunProgress
     from vfl.datasets.slices import load_data
     from vfl.local.launch import run_federation
 
     with _page(ui, ui_listen, folder) as controls:
         data = load_data(config)
-        with reported(folder), Watch(folder, config.federation.workers, quiet) as watch:
+        with reported(folder), RunProgress(folder, config.federation.workers, quiet) as watch:
             run_federation(config, data, folder, not (watch.live or ui), resume, controls)
             finish(folder, config, data)
         show(folder, quiet, as_json)
@@ -136,7 +136,7 @@ def serve(
     folder = results_folder(out, file)
     from server.main import ServeOptions
     from server.main import serve as conduct
-    from vfl.cli.progress import Watch
+    from vfl.cli.progress import RunProgress
     from vfl.datasets.slices import load_data
     from vfl.local.label_party import LabelOptions, label_party
     from vfl.referee.estimates import Estimates
@@ -157,7 +157,7 @@ def serve(
             label_holder=party.start if party else None,
         )
         noted = Estimates(folder) if ui else contextlib.nullcontext()
-        with reported(folder), noted, Watch(folder, workers, quiet) as watch:
+        with reported(folder), noted, RunProgress(folder, workers, quiet) as watch:
             conduct(
                 config,
                 options,
@@ -191,15 +191,7 @@ def work(
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")] = None,
     key_file: Annotated[
-        Path | None,
-        typer.Option(help="A file with this worker's secret, which its defences draw from; it draws its own without."),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="A folder of this worker's alone: its secret is kept there, and a restart goes on with it.",
-        ),
+        Path | None, typer.Option(help="A file with this worker's secret, which its defences draw from.")
     ] = None,
     tls: Tls = None,
     insecure: Insecure = False,
@@ -216,24 +208,11 @@ def work(
     from vfl.folder.show import defence_lines
     from worker.alignment import hold
     from worker.main import work as take_part
-    from worker.rounds import WorkerOptions
+    from worker.session import WorkerOptions
 
     patience = config.federation.patience(REJOIN_SECONDS)
-    from vfl.files import state_folder
-
-    options = WorkerOptions(
-        worker,
-        coordinator,
-        listen,
-        advertise,
-        threads,
-        key_file,
-        state=state or state_folder(f"worker-{worker}-of-{coordinator.replace(':', '_')}"),
-        tls=identity,
-        insecure=insecure,
-        rejoin_timeout=patience,
-    )
-    finished = take_part(config, hold(config, data, align_key, options, psi), options)
+    options = WorkerOptions(worker, coordinator, listen, advertise, threads, key_file, identity, insecure, patience)
+    finished = take_part(config, hold(config, data, options, key_file=align_key, psi=psi), options)
     print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
     for line in defence_lines([finished.defence]):
         print(line, file=sys.stderr)

@@ -30,7 +30,7 @@ class Shown(Protocol):
         """Leave the terminal as it was."""
 
 
-class Watch(Following):
+class RunProgress(Following):
     """Follows a run's journal, in a thread, for as long as the block lasts."""
 
     def __init__(self, out: Path, workers: int, quiet: bool = False) -> None:

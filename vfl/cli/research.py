@@ -32,7 +32,7 @@ def attack(
 ) -> None:
     """Run an attack offline, on what a coordinator recorded."""
     from server.offline import attack_transcript
-    from vfl.cli.progress import Watch
+    from vfl.cli.progress import RunProgress
     from vfl.folder.transcript import Transcript
     from vfl.folder.trust import refuse_addresses, refuse_imports, without_download
 
@@ -51,7 +51,7 @@ def attack(
     if out is not None and (out / "transcript").resolve() == transcript.resolve():
         raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
     folder = results_folder(out or _beside(transcript, config.attack.name), transcript)
-    with reported(folder), Watch(folder, 0, quiet) as watch:
+    with reported(folder), RunProgress(folder, 0, quiet) as watch:
         attack_transcript(recorded, config, folder)
         finish(folder, config, _truth(config, watch.say) if score else None)
     show(folder, quiet, as_json)
@@ -84,8 +84,8 @@ def sweep(
     plan = load_plan(file, changes, size)
     cells = chosen_cells(plan, where or [])
     folder = results_folder(out or Path("runs") / plan.name, file)
-    from vfl.sweep.check import check_cells
-    from vfl.sweep.main import choose_engine, run_sweep
+    from vfl.sweep.engines import choose_engine
+    from vfl.sweep.main import check_cells, run_sweep
 
     where_to_run = choose_engine(engine, jobs, address)
     check_cells(replace(plan, cells=cells), file)

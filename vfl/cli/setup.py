@@ -33,7 +33,7 @@ def doctor(
     ] = False,
 ) -> None:
     """Check a set-up before a run, with the options of `cafe serve` or `cafe work`; without FILE this machine alone."""
-    from vfl.doctor.findings import Level, show
+    from vfl.doctor.findings import Level, show_findings
 
     if file is None:
         _refuse_without_file(
@@ -65,12 +65,12 @@ def doctor(
             if address is not None:
                 check_address(address, name)
         from vfl.doctor.main import examine_setup
-        from vfl.doctor.setup import Setup
+        from vfl.doctor.party import Setup
 
         folder = out or Path("runs") / file.stem
         setup = Setup(config, listen, worker, coordinator or "", advertise, data, folder, tls, insecure, wait)
         sheets = examine_setup(setup)
-    show(sheets)
+    show_findings(sheets)
     if any(sheet.count(Level.FAILED) for sheet in sheets):
         raise typer.Exit(1)
 
@@ -129,7 +129,7 @@ def certs(
     if label_name:
         names[worker_role(workers)] = label_name
         workers += 1
-    for path in make_certificates(folder, workers, names, days):
+    for path in make_certificates(folder, workers, names, days=days):
         print(path)
     print("each party needs ca.pem and its own .pem and .key; nobody else needs ca.key: keep it", file=sys.stderr)
 

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vfl.datasets.encoding import Column
+from vfl.datasets.columns import Column
 from vfl.errors import UserError
 from vfl.partition import Shape
 from vfl.registry import Plugin, Registry
@@ -159,7 +159,6 @@ datasets: Registry[DataSet] = Registry(
         "vfl.datasets.archives",
         "vfl.datasets.bundled",
         "vfl.datasets.images",
-        "vfl.datasets.named",
         "vfl.datasets.synthetic",
         "vfl.datasets.tables",
         "vfl.datasets.torchvision_sets",

@@ -1,4 +1,4 @@
-"""Any NumPy archive: samples and labels in arrays of fixed names, or a table whose columns are arrays."""
+"""Data sets in NumPy archives: any file of the user's, and those that papers use and no program downloads."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from vfl.datasets.npz import Npz
 from vfl.datasets.tables import TableSet
 from vfl.datasets.tables.file import TableFile
 from vfl.datasets.tables.formats import NpzFile
-from vfl.datasets.tables.wording import Name
+from vfl.datasets.tables.words import Name
 
 
 @datasets.register("npz")
@@ -38,3 +38,24 @@ class Archive(TableSet):
 
     def _open(self, path: Path, key: str) -> TableFile:
         return NpzFile(path, self.missing_values, key)
+
+
+@datasets.register("linnaeus5")
+class Linnaeus5(Npz):
+    """Colour images of five classes (Chaladze and Kalatozishvili 2017), from linnaeus5.npz."""
+
+    path: Path = Path("linnaeus5.npz")
+
+
+@datasets.register("yale")
+class Yale(Npz):
+    """32x32 faces of 15 people (Georghiades et al. 1997), from yale32.npz."""
+
+    path: Path = Path("yale32.npz")
+
+
+@datasets.register("credit")
+class Credit(Npz):
+    """Table of credit card clients and who defaulted (Yeh and Lien 2009), from credit_default.npz."""
+
+    path: Path = Path("credit_default.npz")

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from vfl.datasets import Data, DataSet, Mosaic, datasets
-from vfl.datasets.encoding import encode_all, fit
+from vfl.datasets.columns import encode_all, fit_column
 from vfl.errors import UserError
 
 PHOTOGRAPHS = ("china", "flower")
@@ -66,7 +66,7 @@ class BreastCancer(DataSet):
         source = load_breast_cancer()
         y = torch.tensor(source.target, dtype=torch.int64)
         names = tuple(map(str, source.feature_names))
-        columns = tuple(fit(name, own, 1) for name, own in zip(names, source.data[:469].T, strict=True))
+        columns = tuple(fit_column(name, own, 1) for name, own in zip(names, source.data[:469].T, strict=True))
         train, test = (encode_all(columns, list(rows.T), len(rows)) for rows in (source.data[:469], source.data[469:]))
         data = self._data("table", (train, y[:469]), (test, y[469:]))
         return replace(data, columns=columns, label="diagnosis", class_names=tuple(map(str, source.target_names)))

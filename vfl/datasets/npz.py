@@ -12,8 +12,8 @@ from pydantic import Field
 from torch import Tensor
 
 from vfl.datasets import Data, DataSet, Facts, data_path
-from vfl.datasets.encoding import LONGEST, Values, as_words, encode_all, fit, too_long
-from vfl.datasets.tables.wording import Name, normal
+from vfl.datasets.columns import LONGEST, Values, as_words, encode_all, fit_column, too_long
+from vfl.datasets.tables.words import Name, normal
 from vfl.errors import UserError
 from vfl.files.archive import ArchiveError, read_archive, read_shapes
 from vfl.limits import CLASSES, plain
@@ -99,7 +99,8 @@ class Npz(DataSet):
             return [as_words(v) if name in self.categorical else _numbers(v, name) for name, v in own.items()]
 
         columns = tuple(
-            fit(name, own, self.most_categories) for name, own in zip(names, read(x[: self.samples]), strict=True)
+            fit_column(name, own, self.most_categories)
+            for name, own in zip(names, read(x[: self.samples]), strict=True)
         )
         held_out = None if test is None else (encode_all(columns, read(test[0]), len(test[0])), test[1])
         data = self._data("table", (encode_all(columns, read(x), len(x)), y), held_out, ids)

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from vfl.config import RunConfig
 from vfl.datasets import Data, DataSet, Facts, datasets
-from vfl.datasets.checking import check_data, check_facts_of
+from vfl.datasets.checks import check_data, check_facts_of
 from vfl.errors import UserError
-from vfl.files import PRIVATE, make_private, refuse_irregular
-from vfl.folder.results import write_atomically
+from vfl.files import PRIVATE, make_private, refuse_irregular, write_atomically
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
-from vfl.topology import even_runs, sample_runs
+from vfl.topology import even_runs
 
 NONE = (
     "give it some, or, if it has the labels alone, make it the last worker and the label holder, and set "
@@ -137,8 +136,9 @@ def data_facts(config: RunConfig) -> Facts:
 
 
 def _plugin(config: RunConfig) -> DataSet:
-    federation = config.federation
-    return datasets.build(config.data).with_labels_at(None if federation.labels_at_coordinator else federation.holder)
+    topology = config.topology
+    at_a_worker = not topology.is_horizontal and not topology.labels_at_coordinator
+    return datasets.build(config.data).with_labels_at(topology.label_holder if at_a_worker else None)
 
 
 def check_facts(config: RunConfig, facts: Facts) -> None:
@@ -154,9 +154,9 @@ def check_facts(config: RunConfig, facts: Facts) -> None:
 
 def boxes_of(data: Data | Facts, config: RunConfig) -> list[Box]:
     """Return the slice of every worker with features: as the config says, as the data set says, or divided evenly."""
-    if config.federation.horizontal:
+    if config.topology.is_horizontal:
         return [_whole(data)]
-    workers, slices = config.federation.feature_holders, config.federation.slices
+    workers, slices = config.topology.feature_holders, config.federation.slices
     if not data.columns:
         return partition(data.sample_shape, workers, slices)
     widths = [column.width for column in data.columns]
@@ -180,17 +180,17 @@ def check_alone(config: RunConfig, columns: int, source: str) -> None:
     """Refuse columns at a label holder that is said to have none."""
     if columns:
         raise UserError(
-            f"{source}: the label holder, worker {config.federation.holder}, has {columns} columns, and "
+            f"{source}: the label holder, worker {config.topology.label_holder}, has {columns} columns, and "
             f"federation.label_holder_features is false: set it to true, or leave the columns out"
         )
 
 
 def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
     """Return what one worker of the federation holds of the data."""
-    if config.federation.horizontal:
+    if config.topology.is_horizontal:
         return _share_for(data, config, worker)
     box = dict(enumerate(boxes_of(data, config))).get(worker, Box.nothing(data.sample_shape))
-    holds_labels = worker == config.federation.holder
+    holds_labels = config.topology.holds_labels(worker)
     return WorkerData(
         box,
         box.cut(data.x),
@@ -205,8 +205,9 @@ def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
 def _share_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
     """Return the samples of one worker of a horizontal federation: a run of those to train with, and of the tests."""
     workers = config.federation.workers
-    runs = sample_runs(len(data.x), workers, config.federation.batch_size)
-    own, tested = runs[worker], even_runs(0 if data.x_test is None else len(data.x_test), workers)[worker]
+    shares = config.topology.even_shares(len(data.x), config.federation.batch_size)
+    own = even_runs(len(data.x), workers)[worker]
+    tested = even_runs(0 if data.x_test is None else len(data.x_test), workers)[worker]
     x_test = None if data.x_test is None or tested.start == tested.stop else data.x_test[tested]
     return WorkerData(
         _whole(data),
@@ -216,7 +217,7 @@ def _share_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
         data.y[own],
         None if data.y_test is None or x_test is None else data.y_test[tested],
         data.classes,
-        max(run.stop - run.start for run in runs),
+        max(shares),
     )
 
 
@@ -235,7 +236,7 @@ def write_slices(config: RunConfig, data: Data, folder: Path) -> list[Path]:
     Where the coordinator has the labels, theirs is the last.
     """
     paths = []
-    for worker in range(config.federation.parties):
+    for worker in range(config.topology.parties):
         path = folder / (LABELS if worker == config.federation.workers else f"worker-{worker}.safetensors")
         slice_for(data, config, worker).save(path)
         paths.append(path)

@@ -9,10 +9,10 @@ import grpc
 from protos.coordinator_pb2 import JoinRequest
 from protos.doctor_pb2 import Block, CompareReply, CompareRequest, Party, ReportRequest
 from protos.doctor_pb2 import Finding as FindingMessage
-from protos.doctor_pb2_grpc import DoctorStub
+from protos.wire import DOCTOR_SERVICE, Stub
 from vfl.config import RunConfig
-from vfl.doctor.facts import Clock, describe
 from vfl.doctor.findings import Finding, Sheet
+from vfl.doctor.party import Clock, describe_party
 from vfl.limits import CALL_SECONDS, ECHO_SECONDS, MESSAGE_BYTES, plain
 from vfl.net.network import sentence
 from vfl.net.tls import Identity, file_problem, read_certificate
@@ -33,7 +33,7 @@ class Caller:
         self, config: RunConfig, worker: int, channel: grpc.Channel, tls: Identity | None, clock: Clock
     ) -> None:
         self._config, self._worker, self._tls, self._clock = config, worker, tls, clock
-        self._stub = DoctorStub(channel)
+        self._stub = Stub(channel, DOCTOR_SERVICE)
 
     def compare(self, sheet: Sheet, join: JoinRequest | None = None, address: str = "") -> bool:
         """Compare all that two parties must have alike; return whether the other side took part.
@@ -47,7 +47,7 @@ class Caller:
         except grpc.RpcError as error:
             sheet.fail("compare", f"the other side's doctor refused: {sentence(error)}")
             return False
-        here = describe(self._config, self._clock)
+        here = describe_party(self._config, self._clock)
         _compare_versions(sheet, here, reply.party)
         _compare_settings(sheet, here, reply.party)
         _compare_clocks(sheet, reply.party.time - (began + ended) / 2, (ended - began) / 2, self._tls)
@@ -95,7 +95,7 @@ class Caller:
         return True
 
     def _ask(self, join: JoinRequest | None = None, address: str = "") -> CompareReply:
-        party = describe(self._config, self._clock)
+        party = describe_party(self._config, self._clock)
         request = CompareRequest(worker=self._worker, party=party, join=join, address=address)
         reply: CompareReply = self._stub.Compare(request, timeout=CALL_SECONDS)
         return reply

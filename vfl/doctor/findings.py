@@ -69,7 +69,7 @@ class Sheet:
 _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.FAILED: "bold red", Level.LATER: "cyan"}
 
 
-def show(sheets: Sequence[Sheet]) -> None:
+def show_findings(sheets: Sequence[Sheet]) -> None:
     """Print all findings and how many of them are bad."""
     console = Console(highlight=False)
     if console.is_terminal:

@@ -42,11 +42,11 @@ def check_slice(sheet: Sheet, config: RunConfig, worker: int, path: Path | None)
 
 
 def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | None:
-    federation, samples = config.federation, len(data.x)
+    federation, topology, samples = config.federation, config.topology, len(data.x)
     slices = federation.slices if len(data.box.sample_shape) > 1 else None
-    boxes = dict(enumerate(partition(data.box.sample_shape, federation.bottoms, slices)))
-    box = boxes.get(federation.bottom_of(worker), Box.nothing(data.box.sample_shape))
-    wanted = None if federation.horizontal else config.data.options.get("samples")  # else of all workers together
+    boxes = dict(enumerate(partition(data.box.sample_shape, topology.bottoms, slices)))
+    box = boxes.get(topology.bottom_of(worker), Box.nothing(data.box.sample_shape))
+    wanted = None if topology.is_horizontal else config.data.options.get("samples")  # else of all workers together
     # A table's columns make any number of features: how they lie together is checked when all join.
     if len(data.box.sample_shape) > 1 and data.box != box:
         return (
@@ -57,16 +57,16 @@ def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | No
         return f"has {samples} samples, data.samples says {wanted}: cut it anew with `cafe slice`"
     if federation.batch_size > samples:
         return f"has {samples} samples, fewer than federation.batch_size, {federation.batch_size}"
-    if (data.y is not None and data.classes > 1) != federation.holds_labels(worker):
+    if (data.y is not None and data.classes > 1) != topology.holds_labels(worker):
         has = "labels" if data.y is not None else "no labels"
-        if federation.horizontal:
+        if topology.is_horizontal:
             return f"has {has}, and in a horizontal federation each worker has some: cut it anew with `cafe slice`"
-        return f"has {has}, and the label holder is worker {federation.holder}: cut it anew with `cafe slice`"
+        return f"has {has}, and the label holder is worker {topology.label_holder}: cut it anew with `cafe slice`"
     if data.y is not None and len(data.y) != samples:
         return f"has {samples} samples and {len(data.y)} labels: cut it anew with `cafe slice`"
     if not bool(torch.isfinite(data.x).all()):
         return "has values that are not finite: clean the data first"
-    if config.training.evaluate_every and data.x_test is None and not federation.horizontal:
+    if config.training.evaluate_every and data.x_test is None and not topology.is_horizontal:
         return "has no test samples, and training.evaluate_every wants some (data.test_samples)"
     return None
 
@@ -74,7 +74,7 @@ def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | No
 def check_bottom(sheet: Sheet, config: RunConfig, worker: int, data: WorkerData) -> None:
     """Check that a worker's model can be built, and that there is memory for it."""
     with sheet.trying("model"):
-        bottom = build_bottom(config.model, data.box.shape, config.seed, config.federation.bottom_of(worker))
+        bottom = build_bottom(config.model, data.box.shape, config.seed, config.topology.bottom_of(worker))
         size = sum(parameter.nbytes for parameter in bottom.parameters())
         _check_memory(sheet, f"{config.model.name} for slices of shape {data.box.shape}", size)
 
@@ -84,7 +84,7 @@ def check_whole(sheet: Sheet, config: RunConfig, members: Sequence[Member], out:
     with sheet.trying("model"):
         classes = max(member.classes for member in members)
         shapes = [member.box.shape for member in members if not member.box.empty]
-        horizontal = config.federation.horizontal
+        horizontal = config.topology.is_horizontal
         whole = whole_model(config.model, shapes[:1] if horizontal else shapes, classes, config.seed)
         size = sum(parameter.nbytes for parameter in whole.parameters())
         _check_memory(sheet, f"{config.model.name} for {len(members)} workers", size)

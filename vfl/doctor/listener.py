@@ -8,28 +8,27 @@ from typing import Any, NoReturn
 import grpc
 from grpc_health.v1 import health
 
-from protos import doctor_pb2, doctor_pb2_grpc
 from protos.coordinator_pb2 import JoinRequest
 from protos.doctor_pb2 import Block, CompareReply, CompareRequest, ReportReceipt, ReportRequest
+from protos.wire import DOCTOR_SERVICE, add_service
 from server.membership import Member, Membership, RefusedError
 from vfl.config import RunConfig
-from vfl.doctor.facts import Clock, describe
 from vfl.doctor.findings import Finding, Level
+from vfl.doctor.party import Clock, describe_party
 from vfl.limits import FINDINGS, NAME_CHARACTERS, plain
-from vfl.net.network import OPTIONS, add_health, add_port, statuses
+from vfl.net.network import OPTIONS
+from vfl.net.services import add_health, add_port, statuses
 from vfl.net.tls import Identity, ImpostorError, Role, check_caller
 
-SERVICE: str = doctor_pb2.DESCRIPTOR.services_by_name["Doctor"].full_name
 
-
-class Listener(doctor_pb2_grpc.DoctorServicer):
+class Listener:
     """The service, where `cafe serve` or the label holder's `cafe work` will listen."""
 
     def __init__(self, config: RunConfig, role: Role, tls: Identity | None, clock: Clock) -> None:
         self._config, self._tls, self._clock = config, tls, clock
         federation = config.federation
         self._expected = [worker for worker in range(federation.workers) if worker != role.worker]
-        self._membership = Membership(federation.workers, federation.holder, lambda _: None)
+        self._membership = Membership(config.topology, lambda _: None)
         self._members: dict[int, Member] = {}
         self._label_holder_address = ""
         self._changed = threading.Condition()
@@ -37,10 +36,10 @@ class Listener(doctor_pb2_grpc.DoctorServicer):
         # Each call has a thread of its own, so that one worker's largest message holds up nobody.
         pool = futures.ThreadPoolExecutor(max_workers=federation.workers + 8)
         self._server = grpc.server(pool, options=OPTIONS)
-        doctor_pb2_grpc.add_DoctorServicer_to_server(self, self._server)
+        add_service(self._server, DOCTOR_SERVICE, self)
         checks = health.HealthServicer()
-        add_health(self._server, checks, [SERVICE])
-        for name, status in statuses([SERVICE]):
+        add_health(self._server, checks, [DOCTOR_SERVICE.full_name])
+        for name, status in statuses([DOCTOR_SERVICE.full_name]):
             checks.set(name, status)
 
     def listen(self, listen: str) -> str:
@@ -73,11 +72,11 @@ class Listener(doctor_pb2_grpc.DoctorServicer):
         self._check(request.worker, context)
         if request.HasField("join") and request.join.worker != request.worker:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"worker {request.worker} cannot join as another")
-        reply = CompareReply(party=describe(self._config, self._clock))
+        reply = CompareReply(party=describe_party(self._config, self._clock))
         with self._changed:
             if request.HasField("join"):
                 reply.refusal = self._admit(request.join)
-            if request.worker == self._config.federation.holder:
+            if self._config.topology.serves_peers(request.worker):
                 self._label_holder_address = plain(request.address)[:NAME_CHARACTERS]
             reply.label_holder_address = self._label_holder_address
         return reply

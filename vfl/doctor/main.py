@@ -8,13 +8,13 @@ from vfl.doctor.files import check_files
 from vfl.doctor.findings import Finding, Level, Sheet
 from vfl.doctor.holdings import check_bottom, check_disk, check_slice, check_whole
 from vfl.doctor.listener import Listener
-from vfl.doctor.setup import Setup
+from vfl.doctor.party import Setup
 from vfl.doctor.visits import Visits
 from vfl.models import models
 from vfl.net.tls import Identity, identity_for, is_loopback, worker_role
 from worker.defences import Chain
 from worker.main import EVERYWHERE, defence_plan, join_request
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 
 def examine_setup(setup: Setup) -> list[Sheet]:
@@ -32,8 +32,8 @@ def examine_setup(setup: Setup) -> list[Sheet]:
 
 
 def _examine_coordinator(here: Sheet, setup: Setup, identity: Identity | None) -> list[Sheet]:
-    if setup.tls is not None and setup.config.federation.labels_at_coordinator:
-        check_files(here, setup.tls, worker_role(setup.config.federation.label_party), None)
+    if setup.tls is not None and setup.config.topology.labels_at_coordinator:
+        check_files(here, setup.tls, worker_role(setup.config.topology.label_holder), None)
     if setup.tls is not None and identity is None:
         check_disk(here, setup.out)
         return [here]
@@ -44,7 +44,7 @@ def _examine_coordinator(here: Sheet, setup: Setup, identity: Identity | None) -
     elif address:
         _gather(here, setup, listener, address)
     listener.stop()
-    if setup.config.federation.labels_at_coordinator:
+    if setup.config.topology.labels_at_coordinator:
         here.later("labels", "of the coordinator, and the port of its label holder, are looked at by `cafe serve`")
         check_disk(here, setup.out)
     elif len(listener.members) == setup.config.federation.workers:
@@ -79,9 +79,10 @@ def _examine_worker(here: Sheet, setup: Setup, worker: int, identity: Identity |
 
 def _check_config(here: Sheet, setup: Setup) -> None:
     config, federation = setup.config, setup.config.federation
-    holder = "the coordinator" if federation.labels_at_coordinator else f"worker {federation.holder}"
+    topology = config.topology
+    holder = "the coordinator" if topology.labels_at_coordinator else f"worker {topology.label_holder}"
     labels = f"{holder} has the labels"
-    if federation.horizontal:
+    if topology.is_horizontal:
         labels = "each with its own samples and their labels"
     with here.trying("config"):
         resolve_device(config.device)

@@ -4,17 +4,14 @@ import contextlib
 
 import grpc
 
-from protos import coordinator_pb2
 from protos.coordinator_pb2 import JoinRequest
+from protos.wire import COORDINATOR_SERVICE, DOCTOR_SERVICE
 from vfl.doctor.address import check_health, examine
 from vfl.doctor.compare import Caller
 from vfl.doctor.findings import Finding, Level, Sheet
-from vfl.doctor.listener import SERVICE
-from vfl.doctor.setup import Setup
+from vfl.doctor.party import Setup
 from vfl.net.network import sentence
 from vfl.net.tls import COORDINATOR, Identity, refuse_plain, worker_role
-
-RUNNING: str = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name
 
 
 class Visits:
@@ -36,23 +33,23 @@ class Visits:
         if channel is None:
             return
         with contextlib.closing(channel):
-            service = check_health(sheet, setup.coordinator, channel, (SERVICE, RUNNING))
-            if service == RUNNING:
+            expected = (DOCTOR_SERVICE.full_name, COORDINATOR_SERVICE.full_name)
+            service = check_health(sheet, setup.coordinator, channel, expected)
+            if service == COORDINATOR_SERVICE.full_name:
                 sheet.later(
                     "compare",
                     f"a coordinator waits at {setup.coordinator} already: it compares versions, samples and slices "
                     f"when a worker joins",
                 )
-            if service != SERVICE:
+            if service != DOCTOR_SERVICE.full_name:
                 return
             caller = Caller(setup.config, self._worker, channel, self._identity, setup.clock)
             if caller.compare(sheet, join, address):
                 caller.echo(sheet)
-                federation = setup.config.federation
-                if federation.labels_at_coordinator:
+                if setup.config.topology.labels_at_coordinator:
                     text = "`cafe serve` runs the label holder itself (--label-listen): workers reach it in the run"
                     self.label_holder.later("address", text)
-                elif not setup.holds_labels and not federation.horizontal:
+                elif setup.config.topology.sends_outputs(self._worker):
                     self._visit_label_holder(caller)
                 self.checked_in = caller.report(sheet, self._report(own))
 
@@ -63,7 +60,7 @@ class Visits:
         except grpc.RpcError as error:
             sheet.fail("address", f"the coordinator's doctor went away before it knew the address: {sentence(error)}")
             return
-        holder = worker_role(setup.config.federation.label_party)
+        holder = worker_role(setup.config.topology.label_holder)
         advice = f"start `cafe doctor … --id {holder.worker} … --wait` there"
         if not address and setup.wait:
             sheet.fail("address", f"{holder} did not say within {setup.patience:g} s where it listens: {advice}")
@@ -81,7 +78,7 @@ class Visits:
             return
         with contextlib.closing(channel):
             caller = Caller(setup.config, self._worker, channel, self._identity, setup.clock)
-            if check_health(sheet, address, channel, (SERVICE,)) and caller.compare(sheet):
+            if check_health(sheet, address, channel, (DOCTOR_SERVICE.full_name,)) and caller.compare(sheet):
                 caller.echo(sheet)
                 caller.report(sheet, sheet.lines)
 

@@ -1,13 +1,52 @@
-"""Files whose size is not ours to choose."""
+"""Files that are written whole or not at all, and read within bounds where their size is not ours to choose."""
 
+import contextlib
 import errno
 import os
 import shutil
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 """Modes of what holds people's data, or would give them away."""
+SHARED = 0o666
+"""The mode of files that are made to be shown, of which the umask is taken."""
+
+
+def write_atomically(path: Path, write: Callable[[Path], object], durably: bool = True, mode: int = SHARED) -> None:
+    """Let `write` fill a file beside `path`, see it on the disk unless that can wait, then put it in its place.
+
+    The folder may be anybody's: what has the file's name in it already, and be it a link, is never written to.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make_new(partial, mode)
+        write(partial)
+        if durably:
+            sync(partial)
+        partial.replace(path)
+        if durably:
+            sync(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None  # what `write` did may not say where
+
+
+def write_text(path: Path, text: str, newline: str | None = None) -> None:
+    """Put a text in the place of whatever has the name."""
+    write_atomically(path, lambda target: target.write_text(text, encoding="utf-8", newline=newline))
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
@@ -48,12 +87,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def state_folder(name: str) -> Path:
-    """Return a folder of this user's, apart from all runs, for what outlasts a process and is for no other party."""
-    home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(home).expanduser() / "cafe" / name
 
 
 def make_private(path: Path) -> Path:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vfl.files import refuse_irregular
+from vfl.files import refuse_irregular, write_atomically
 from vfl.limits import ARCHIVE_BYTES
 
 T = TypeVar("T")
@@ -31,6 +31,16 @@ def read_shapes(path: Path, wanted: Collection[str]) -> dict[str, tuple[int, ...
     return _opened(
         path, lambda archive: {name: _check_header(archive, name, info) for name, info in _members(archive, wanted)}
     )
+
+
+def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Write an .npz archive."""
+
+    def write(target: Path) -> None:
+        with target.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    write_atomically(path, write)
 
 
 def _opened(path: Path, read: Callable[[zipfile.ZipFile], T]) -> T:

@@ -1,13 +1,10 @@
 """A run's folder: `summary.json`, `recovered.npz` and `model.pt`, written whole or not at all."""
 
-import contextlib
 import io
 import json
 import math
-import os
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,8 @@ import torch
 
 from vfl.config import RunConfig
 from vfl.errors import UserError
-from vfl.files import make_new, read_plain, remove
+from vfl.files import read_plain, remove, write_atomically, write_text
+from vfl.files.archive import save_arrays
 from vfl.folder.versions import versions
 from vfl.limits import JSON_BYTES
 from vfl.models.whole import state_dict
@@ -143,7 +141,7 @@ def write_summary(
         "ended": ended or record.ended,
         "workers": config.federation.workers,
         "samples": setting.samples if setting else None,
-        "shares": list(setting.shares) if setting and setting.shares else None,
+        "shares": list(setting.topology.shares) if setting and setting.topology.is_horizontal else None,
         "batch_size": setting.batch_size if setting else config.federation.batch_size,
         "rounds": record.rounds,
         "seconds": {
@@ -202,7 +200,7 @@ def _certified(recovery: Recovery | None) -> int | None:
 def save_summary(out: Path, summary: dict[str, Any]) -> None:
     """Write summary.json."""
     text = json.dumps(_finite(summary), indent=1, allow_nan=False)
-    write_atomically(out / "summary.json", lambda path: path.write_text(text + "\n", encoding="utf-8"))
+    write_text(out / "summary.json", text + "\n")
 
 
 def _finite(tree: Any) -> Any:
@@ -274,9 +272,6 @@ def write_snapshot(out: Path, setting: Setting, recovery: Recovery, number: int,
         save_arrays(out / "snapshots" / f"{number:08d}.npz", arrays)
 
 
-SHARED = 0o666
-"""The mode of files that are made to be shown, of which the umask is taken."""
-
 PARTIAL = "snapshots/partial.npz"
 """The attack's newest estimate while it recovers; gone when it has."""
 
@@ -294,43 +289,3 @@ def _samples(setting: Setting, recovery: Recovery) -> dict[str, np.ndarray]:
     if recovery.labels is not None:
         arrays["labels"] = recovery.labels.numpy()
     return arrays
-
-
-def save_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Write an .npz archive."""
-    write_atomically(path, lambda target: _save_npz(target, arrays))
-
-
-def write_atomically(path: Path, write: Callable[[Path], object], durably: bool = True, mode: int = SHARED) -> None:
-    """Let `write` fill a file beside `path`, see it on the disk unless that can wait, then put it in its place.
-
-    The folder may be anybody's: what has the file's name in it already, and be it a link, is never written to.
-    """
-    partial = path.with_name(path.name + ".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        make_new(partial, mode)
-        write(partial)
-        if durably:
-            sync(partial)
-        partial.replace(path)
-        if durably:
-            sync(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from None  # what `write` did may not say where
-
-
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
-def _save_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    with path.open("wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]

@@ -11,10 +11,9 @@ from typing import Any
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
-from vfl.files import PRIVATE, PRIVATE_FOLDER, make_private, read_plain
+from vfl.files import PRIVATE, PRIVATE_FOLDER, make_private, read_plain, sync, write_atomically
 from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
 from vfl.folder.fitting import check_gradients, check_indices, check_model, model_shapes
-from vfl.folder.results import sync, write_atomically
 from vfl.limits import CLASSES, FEATURES, JSON_BYTES, SAMPLES
 from vfl.observation import (
     BOTTOM,
@@ -28,7 +27,6 @@ from vfl.observation import (
     without_prefix,
 )
 from vfl.partition import Box, tiling_problem
-from vfl.topology import own_rows
 
 FORMAT = 2
 
@@ -160,7 +158,7 @@ def read_round(
     about_round = (number, indices, version, parameters(version))
     if checked:
         check_indices(path, indices, setting)
-    if not setting.shares:
+    if not setting.topology.is_horizontal:
         gradients = _nested(tensors, len(setting.boxes))
         if checked:
             check_gradients(path, tensors, [gradients], about_round[-1])
@@ -169,7 +167,7 @@ def read_round(
     if checked:
         check_gradients(path, tensors, uploads, about_round[-1])
     try:
-        gradients = averaged(uploads, [*map(len, own_rows(indices, setting.shares))])
+        gradients = averaged(uploads, [*map(len, setting.topology.rows_of_each(indices))])
     except (KeyError, RuntimeError, ZeroDivisionError):
         raise DamagedError(f"{path} holds uploads that do not fit each other") from None
     return Observation(*about_round, gradients, uploads)
@@ -204,7 +202,7 @@ def _setting_tree(setting: Setting) -> dict[str, Any]:
         "samples": setting.samples,
         "batch_size": setting.batch_size,
         "schedule": setting.schedule,
-        "shares": setting.shares,
+        "shares": setting.topology.shares,
         **({} if setting.labels is None else {"labels": list(setting.labels)}),
     }
 
@@ -215,19 +213,19 @@ def _setting(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
     most = {"classes": CLASSES, "samples": SAMPLES, "batch_size": SAMPLES}
     if not all(type(size) is int and 0 < size <= most[name] for name, size in sizes.items()):
         raise ValueError(f"{sizes} are not numbers of things")
-    if len(boxes) != config.federation.bottoms or not 0 < math.prod(boxes[0].sample_shape) <= FEATURES:
-        raise ValueError(f"{len(boxes)} slices for {config.federation.bottoms} bottom models")
+    if len(boxes) != config.topology.bottoms or not 0 < math.prod(boxes[0].sample_shape) <= FEATURES:
+        raise ValueError(f"{len(boxes)} slices for {config.topology.bottoms} bottom models")
     shares = tuple(tree.get("shares", ()))
-    wanted = (config.federation.workers, tree["samples"]) if config.federation.horizontal else (0, 0)
+    wanted = (config.federation.workers, tree["samples"]) if config.topology.is_horizontal else (0, 0)
     if not all(type(share) is int and share > 0 for share in shares) or (len(shares), sum(shares)) != wanted:
         raise ValueError(f"{shares} samples for {config.federation.workers} workers of a {config.federation.kind} run")
     problem = tiling_problem(boxes)
     if problem:
         raise ValueError(problem)
     labels = _labels(tree.get("labels"), tree["samples"], tree["classes"])
-    if (labels is None) == config.federation.labels_at_coordinator:
+    if (labels is None) == config.topology.labels_at_coordinator:
         raise ValueError("it has labels exactly if federation.label_holder is coordinator")
-    planned = Setting.of(config, boxes, tree["classes"], tree["samples"], shares, labels)
+    planned = Setting.of(config, boxes, tree["classes"], tree["samples"], shares=shares, labels=labels)
     return replace(planned, batch_size=tree["batch_size"], schedule=tree["schedule"], rounds=rounds)
 
 

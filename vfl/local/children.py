@@ -13,7 +13,7 @@ from server.aside import AttackProcess
 from server.disturbances import WorkerLeftError
 from vfl.errors import CafeError, in_words
 from vfl.forkserver import context, end_with_parent, warm_up
-from worker.rounds import Finished
+from worker.session import Finished
 
 GRACE_SECONDS = 15.0
 JOINED = "all workers have joined"

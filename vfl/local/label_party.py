@@ -15,7 +15,7 @@ from vfl.local.children import GRACE_SECONDS, Child, Children
 from vfl.local.launch import known_labels, take_part, worker_threads
 from vfl.net.tls import identity_for, worker_role
 from worker.main import EVERYWHERE
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}  # recognised, never listened at  # nosec B104
 """Where a coordinator that listens everywhere is found from its own machine."""
@@ -41,10 +41,11 @@ class LabelOptions:
         """Refuse what would not do, before anybody waits."""
         given = {"--labels": self.file, "--label-listen": self.listen, "--label-advertise": self.advertise}
         for option, value in given.items():
-            if value is not None and not config.federation.labels_at_coordinator:
+            if value is not None and not config.topology.labels_at_coordinator:
+                holder = "each worker" if config.topology.is_horizontal else f"worker {config.topology.label_holder}"
                 raise UserError(
-                    f"{option} {value}: belongs to federation.label_holder: coordinator, and here worker "
-                    f"{config.federation.holder} has the labels"
+                    f"{option} {value}: belongs to federation.label_holder: coordinator, and here {holder} has the "
+                    f"labels"
                 )
         if self.where.rpartition(":")[0] in EVERYWHERE and self.advertise is None:
             raise UserError(f"--label-listen {self.where}: say with --label-advertise HOST:PORT how workers reach it")
@@ -52,7 +53,7 @@ class LabelOptions:
     def hold(self, config: RunConfig) -> WorkerData:
         """Return the labels: the file's, or those of the data set that the config names."""
         if self.file is None:
-            return slice_for(load_data(config), config, config.federation.label_party)
+            return slice_for(load_data(config), config, config.topology.label_holder)
         data = WorkerData.load(self.file)
         if data.y is None or not data.box.empty:
             held = "no labels" if data.y is None else "features"
@@ -113,15 +114,13 @@ def label_party(
 ) -> Iterator[LabelParty | None]:
     """Check and hold what a label holder of the coordinator needs; inside, it can be started. None without one."""
     told.check(config)
-    if not config.federation.labels_at_coordinator:
+    if not config.topology.labels_at_coordinator:
         yield None
         return
-    number = config.federation.label_party
+    number = config.topology.label_holder
     identity = identity_for(tls, insecure, worker_role(number), {"--label-listen": told.where})
     threads = worker_threads(2)  # the coordinator computes on the same machine
-    options = WorkerOptions(
-        number, "", told.where, told.advertise, threads, tls=identity, insecure=insecure, rejoin_timeout=patience
-    )
+    options = WorkerOptions(number, "", told.where, told.advertise, threads, None, identity, insecure, patience)
     with tempfile.TemporaryDirectory(prefix="cafe-labels-") as folder:
         party = LabelParty(config, told, options, Path(folder))
         try:

@@ -5,7 +5,6 @@ starting the sixteenth worker costs milliseconds and not another import of torch
 """
 
 import contextlib
-import hashlib
 import os
 import signal
 import tempfile
@@ -25,35 +24,28 @@ from vfl.datasets import Data, Facts
 from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.device import resolve_device
 from vfl.errors import InterruptedRunError, UserError, from_words
-from vfl.files import remove, state_folder
 from vfl.folder.results import load_summary, save_summary
 from vfl.local.children import JOINED, Children, Outcome
 from vfl.local.stop import honour
 from vfl.observation import Setting
 from vfl.referee.estimates import Estimates
-from vfl.topology import sample_runs
 from worker.defences import Chain, defences
-from worker.keys import Secret
 from worker.main import defence_plan, work
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 
 def check(config: RunConfig, data: Data) -> None:
     """Find what is wrong with a run before any process starts."""
-    samples = most = len(data.x)
-    shares: tuple[int, ...] = ()
-    if config.federation.horizontal:
-        runs = sample_runs(samples, config.federation.workers, config.federation.batch_size)
-        shares = tuple(run.stop - run.start for run in runs)
-        most = max(shares)
+    samples = len(data.x)
+    shares = config.topology.even_shares(samples, config.federation.batch_size)
     check_facts(config, Facts.of(data))
     resolve_device(config.device)
+    labels = known_labels(config, data)
+    setting = Setting.of(config, boxes_of(data, config), data.classes, samples, shares=shares, labels=labels)
     chains = [config.defence_of(worker) for worker in range(config.federation.workers)]
     for worker, chain in enumerate(chains):
         if chains.index(chain) == worker:  # each different one once: an accountant takes its time
-            held = shares[worker] if shares else samples
-            Chain(chain, defence_plan(config, worker, held, most=most, common=Secret()))
-    setting = Setting.of(config, boxes_of(data, config), data.classes, samples, shares, known_labels(config, data))
+            Chain(chain, defence_plan(config, worker, setting.samples_of(worker), most=setting.most_samples))
     Parameters(setting, config.training)
     start_attack(config.attack, setting)
 
@@ -82,8 +74,6 @@ def run_federation(
         try:
             with watching:
                 _start_and_wait(config, slices, known_labels(config, data), out, quiet, children, resume, controls)
-            if load_summary(out).get("ended") == "complete":
-                remove(_state(out))
             if data.tables:
                 save_summary(out, load_summary(out) | {"tables": asdict(data.tables)})
         except (KeyboardInterrupt, InterruptedRunError):
@@ -95,7 +85,7 @@ def run_federation(
 
 def known_labels(config: RunConfig, held: Data | WorkerData) -> tuple[int, ...] | None:
     """Return what the coordinator knows of the labels: all of them, if they are its own."""
-    if not config.federation.labels_at_coordinator:
+    if not config.topology.labels_at_coordinator:
         return None
     assert held.y is not None
     return tuple(held.y.tolist())
@@ -145,7 +135,7 @@ def _start_and_wait(
     controls: Connection | None,
 ) -> None:
     honour()
-    threads = worker_threads(config.federation.parties)
+    threads = worker_threads(config.topology.parties)
     patience = config.federation.patience(0.0)  # nobody would start a lost worker again
     attack = children.start_attack() if needs_process(config) else None
     options = ServeOptions(
@@ -167,34 +157,15 @@ def _start_and_wait(
         if address.code:
             raise from_words(address.code, address.sentence)
         return  # all rounds had been done, and nobody was needed for the rest
-    state = None if config.federation.checkpoint_every is None else _state(out)
-    common = _common_secret(config, state, resume)
     for worker, path in enumerate(slices):
-        own = None if state is None else state / f"worker-{worker}"
-        started = WorkerOptions(worker, address, threads=threads, state=own, common=common, rejoin_timeout=patience)
-        children.start(f"worker {worker}", take_part, config, path, started)
+        told = WorkerOptions(worker=worker, coordinator=address, threads=threads, rejoin_timeout=patience)
+        children.start(f"worker {worker}", take_part, config, path, told)
     honour()
     outcome = children.wait_for(coordinator)
     if outcome.code:
         cause = children.root_cause(outcome)
         raise from_words(cause.code, cause.sentence)
     save_summary(out, load_summary(out) | {"defence": children.defence_reports()[: config.federation.workers]})
-
-
-def _state(out: Path) -> Path:
-    """Return where the workers of a run that may be resumed keep their secrets: not in `out`, which the attack has."""
-    return state_folder(f"runs/{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]}")
-
-
-def _common_secret(config: RunConfig, state: Path | None, resume: bool) -> bytes | None:
-    """Return what all workers draw from alike, where a defence wants that; the coordinator never has it."""
-    sections = [section for worker in range(config.federation.workers) for section in config.defence_of(worker)]
-    if not any(defences.build(section).needs_common for section in sections):
-        return None
-    secret = Secret(kept=None if state is None else state / "common" / "secret")
-    if resume:
-        secret.go_on()
-    return secret.reveal()
 
 
 def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from server.parameters import Parameters
-from server.schedule import batches
+from server.schedule import batches_of
 from vfl.config import TrainingConfig
 from vfl.models.whole import first_model
 from vfl.observation import ModelTensors, Observation, Setting
@@ -18,7 +18,7 @@ def observations(setting: Setting, x: Tensor, y: Tensor, training: TrainingConfi
     """Yield what the coordinator would see, from autograd on the undivided data."""
     parameters = Parameters(setting, training)
     compute = OneProcess(setting, x, y)
-    drawn = batches(setting.schedule, setting.samples, setting.batch_size, setting.rounds, setting.seed)
+    drawn = batches_of(setting)
     for number, indices in enumerate(drawn, start=1):
         gradients, _ = compute(parameters.current, indices)
         yield Observation(number, indices, parameters.version, parameters.current, gradients)

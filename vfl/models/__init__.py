@@ -7,12 +7,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from vfl.errors import UserError
+from vfl.errors import CafeError, UserError
 from vfl.model_section import bottom_section, is_shared, top_section
 from vfl.models.base import LinearTop, NoFeatures, SplitModel
 from vfl.models.factory import bottom_factory, top_factory
-from vfl.models.prepare import prepare, run_blank
+from vfl.models.layers import evaluating
 from vfl.partition import Shape
 from vfl.registry import PluginSection, Registry
 from vfl.seeds import seeded_everywhere
@@ -57,7 +58,7 @@ def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed:
             raise UserError(f"model {own.name} cannot be built for {classes} classes: {error}") from None
         blank, on = torch.zeros(2, sum(widths)), f"the workers' vectors, {sum(widths)} numbers side by side"
         top = _module(own.name, plugin, model, "top", blank, on)
-        logits = run_blank(own.name, top, blank, on)
+        logits = _run_blank(own.name, top, blank, on)
     if not _is_dense(logits) or not logits.is_floating_point() or logits.shape != (2, classes):
         raise UserError(
             f"model{'.top' if named else ''}.name: the top model of {own.name} must map (batch, {sum(widths)}) to "
@@ -69,7 +70,7 @@ def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed:
 def output_width(bottom: nn.Module, shape: Shape) -> int:
     """Return the length of the vector that a bottom model puts out; two samples show that it keeps them apart."""
     name = _BUILT[bottom][0] if bottom in _BUILT else type(bottom).__name__
-    z = run_blank(name, bottom, torch.zeros(2, *shape), f"a slice of shape {shape}")
+    z = _run_blank(name, bottom, torch.zeros(2, *shape), f"a slice of shape {shape}")
     least = 0 if 0 in shape else 1
     if not _is_dense(z) or z.dtype != torch.float32 or z.dim() != 2 or len(z) != 2 or z.shape[1] < least:
         raise UserError(
@@ -111,6 +112,42 @@ def _got(value: object) -> str:
 def _module(name: str, plugin: SplitModel, model: object, part: str, x: Tensor, on: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UserError(f"model {name}: its {part} model is {type(model).__name__}, not a torch.nn.Module")
-    prepare(name, model, x, on)
+    _prepare(name, model, x, on)
     _BUILT[model] = (name, plugin)
     return model
+
+
+def _prepare(name: str, model: nn.Module, x: Tensor, on: str) -> None:
+    """Make a new model ready, given a blank input; what it draws for lazy layers comes from torch's generator."""
+    if _lazy(model):
+        _run_blank(name, model, x, on)
+    left = _lazy(model)
+    if left:
+        raise UserError(f"model {name}: the lazy layer of {left[0]} is not used by forward, so nothing tells its size")
+    _constants(model)
+
+
+def _run_blank(name: str, model: nn.Module, x: Tensor, on: str) -> object:
+    """Return what a model makes of a blank input, or say that it cannot run on that."""
+    try:
+        with torch.no_grad(), evaluating(model):
+            return model(x)
+    except CafeError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever somebody's model does
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"model {name} cannot run on {on}: {told}") from None
+
+
+def _lazy(model: nn.Module) -> list[str]:
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return [name for name, tensor in tensors if is_lazy(tensor)]
+
+
+def _constants(model: nn.Module) -> None:
+    """Turn parameters without a gradient into constants that every party builds: they are neither sent nor moved."""
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None and not parameter.requires_grad:
+                del module._parameters[name]
+                module.register_buffer(name, parameter.detach(), persistent=False)

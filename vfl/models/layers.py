@@ -6,13 +6,14 @@ connections and Python's own control flow are all the same to them.
 
 import math
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vfl.models.modes import evaluating
 from vfl.partition import Shape
 
 
@@ -77,7 +78,7 @@ def _inputs(model: nn.Module, probe: Tensor) -> dict[str, list[Tensor]]:
             handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
     try:
         with torch.no_grad(), evaluating(model):
-            model(probe.clone().to(kind_of(model)))  # a copy, as models may change their input in place
+            model(probe.clone().to(like_parameters(model)))  # a copy, as models may change their input in place
     finally:
         for handle in handles:
             handle.remove()
@@ -103,7 +104,7 @@ def given(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
     return value
 
 
-def kind_of(model: nn.Module) -> Tensor:
+def like_parameters(model: nn.Module) -> Tensor:
     """Return a tensor of the kind and on the device of a model's parameters; an ordinary one where it has none."""
     return next(model.parameters(), torch.zeros(()))
 
@@ -124,3 +125,15 @@ def representation(model: nn.Module, layer: str, x: Tensor) -> Tensor:
     finally:
         handle.remove()
     return caught[0]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in eval mode while the block runs; then each module has the mode it had: some may be frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

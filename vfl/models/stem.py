@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from vfl.models.layers import kind_of, representation
-from vfl.models.modes import evaluating
+from vfl.models.layers import evaluating, like_parameters, representation
 from vfl.partition import Shape
 
 WORDS = {
@@ -32,7 +31,7 @@ DENSE = {"linear", "addmm", "mm", "matmul", "__matmul__", "__rmatmul__", "einsum
 def stem(model: nn.Module, layer: str, shape: Shape) -> tuple[str, ...]:
     """Return the kinds of operations before a layer, each once, in the order of the forward pass."""
     with torch.no_grad(), evaluating(model), _Watching() as watching:
-        representation(model, layer, torch.full((1, *shape), 0.5).to(kind_of(model)))
+        representation(model, layer, torch.full((1, *shape), 0.5).to(like_parameters(model)))
     return tuple(dict.fromkeys(watching.seen))
 
 
@@ -48,7 +47,7 @@ def dense_functions(model: nn.Module, layer: str | None, shape: Shape) -> tuple[
         for name, parameter in model.named_parameters()
         if id(parameter) not in known and parameter.dim() == 2
     }
-    probe = torch.full((1, *shape), 0.5).to(kind_of(model))
+    probe = torch.full((1, *shape), 0.5).to(like_parameters(model))
     with torch.no_grad(), evaluating(model), _Watching() as watching:
         model(probe) if layer is None else representation(model, layer, probe)
     found = []

@@ -16,7 +16,7 @@ HASH_BYTES = 16
 
 
 def keyed_hashes(ids: Sequence[str], key: bytes) -> np.ndarray:
-    """Return HMAC-SHA-256 of each id, cut to 16 bytes: without the key nobody can tell whose they are."""
+    """Return HMAC-SHA-256 of each id, cut to 16 bytes: without the key they do not give the ids away."""
     return from_bytes(b"".join(hmac.digest(key, name.encode(), "sha256")[:HASH_BYTES] for name in ids))
 
 
@@ -40,7 +40,7 @@ def pass_parts(worker: int, step: int, data: bytes) -> Iterator[PassPart]:
 
 
 def common_hashes(parties: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the hashes that every party has, in ascending order: it tells nothing of the order of anybody's file."""
+    """Return the hashes that every party has, in ascending order, which gives away nothing of the order in any file."""
     common = np.sort(parties[0])
     for hashes in parties[1:]:
         common = np.intersect1d(common, hashes, assume_unique=True)

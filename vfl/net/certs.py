@@ -20,7 +20,7 @@ from vfl.net.tls import COORDINATOR, Role, file_problem, read_certificate, read_
 AUTHORITY_DAYS = 3650
 """How long an authority is good for; a certificate ends with its authority at the latest."""
 
-EVERYBODY = ("localhost", "127.0.0.1", "::1")
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 """Names that every certificate has, so that all roles can be tried on one machine."""
 
 CLOCKS_DIFFER = datetime.timedelta(hours=1)
@@ -50,6 +50,7 @@ def make_certificates(
     folder: Path,
     workers: int,
     names: Mapping[Role, Sequence[str]] | None = None,
+    *,
     days: int = 365,
     now: datetime.datetime | None = None,
 ) -> list[Path]:
@@ -60,7 +61,7 @@ def make_certificates(
     for role in names:
         if role not in roles:
             raise UserError(f"--worker-name: there is no {role} among {workers} workers, 0 to {workers - 1}")
-    hosts = {role: [_general_name(host) for host in (*EVERYBODY, *names.get(role, ()))] for role in roles}
+    hosts = {role: [_general_name(host) for host in (*LOCAL_NAMES, *names.get(role, ()))] for role in roles}
     missing = [role for role in roles if not _there(folder, role.stem)]
     for role in names:
         if role not in missing:
@@ -83,7 +84,7 @@ def make_certificates(
     authority = _load(folder, now) if old else _authority(now, max(days, AUTHORITY_DAYS))
     made = [] if old else _write(folder, "ca", authority)
     for role in missing:
-        made += _write(folder, role.stem, _issue(authority, role, hosts[role], now, days))
+        made += _write(folder, role.stem, _issue(authority, role, hosts[role], now=now, days=days))
     return made
 
 
@@ -118,17 +119,19 @@ def _general_name(host: str) -> x509.GeneralName:
 
 def _authority(now: datetime.datetime, days: int) -> _Pair:
     key = ec.generate_private_key(ec.SECP256R1())
-    # A name of its own: two authorities that are mixed up are then told apart by their names already.
+    # A random part: two authorities that a user mixes up then have different names.
     name = _common_name(f"cafe authority {secrets.token_hex(4)}")
     builder = (
-        _builder(name, name, key, now, now + datetime.timedelta(days=days))
+        _builder(name, name, key, now=now, end=now + datetime.timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
     )
     return _Pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def _issue(authority: _Pair, role: Role, hosts: Sequence[x509.GeneralName], now: datetime.datetime, days: int) -> _Pair:
+def _issue(
+    authority: _Pair, role: Role, hosts: Sequence[x509.GeneralName], *, now: datetime.datetime, days: int
+) -> _Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate
     end = min(now + datetime.timedelta(days=days), issuer.not_valid_after_utc)
@@ -136,7 +139,7 @@ def _issue(authority: _Pair, role: Role, hosts: Sequence[x509.GeneralName], now:
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     builder = (
-        _builder(_common_name(f"cafe {role.stem}"), issuer.subject, key, now, end)
+        _builder(_common_name(f"cafe {role.stem}"), issuer.subject, key, now=now, end=end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)
@@ -150,6 +153,7 @@ def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePrivateKey,
+    *,
     now: datetime.datetime,
     end: datetime.datetime,
 ) -> x509.CertificateBuilder:
@@ -190,7 +194,7 @@ def _write(folder: Path, stem: str, pair: _Pair) -> list[Path]:
     public = pair.certificate.public_bytes(serialization.Encoding.PEM)
     files = [(folder / f"{stem}.key", private, 0o600), (folder / f"{stem}.pem", public, 0o644)]
     for path, content, mode in files:
-        # O_EXCL: a file that appeared since we looked is not written over, and no other mode is ever in force.
+        # O_EXCL: a file that appeared meanwhile is not overwritten, and the mode is right from the first moment.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
     return [path for path, _, _ in files]

@@ -15,7 +15,7 @@ from vfl.net.tls import Identity, Role, role_of
 RETRY_SECONDS = 0.2
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""What a client of HTTP/2 says first."""
+"""The first bytes that an HTTP/2 client sends."""
 _NOT_YET_VALID, _EXPIRED, _WRONG_NAME, _WRONG_ADDRESS = 9, 10, 62, 64
 """OpenSSL's X509_V_ERR codes."""
 
@@ -24,13 +24,13 @@ HUNG_UP = "it hung up"
 
 
 class HungUpError(UserError):
-    """A party that hung up after the handshake: it refused a certificate, or it was just ending."""
+    """The other party hung up after the handshake: it refused our certificate, or it was just ending."""
 
 
 def meet(
-    address: str, role: Role, own: Identity, timeout: float, stopped: Callable[[], bool] = lambda: False
+    address: str, role: Role, own: Identity, timeout: float, *, stopped: Callable[[], bool] = lambda: False
 ) -> grpc.ChannelCredentials:
-    """Wait until `role` answers and proves itself; TimeoutError when nobody answers, a sentence when it is another."""
+    """Wait until `role` answers and proves itself; TimeoutError when none answers, UserError when it is another."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=own.authority.decode("ascii"))
     context.load_cert_chain(own.certificate_file, own.key_file)
@@ -38,9 +38,9 @@ def meet(
     while True:
         try:
             seen = _look(address, role, own, context)
-            # gRPC checks authority and name but no role: so the channel believes this one certificate and no other.
+            # gRPC checks authority and name but no role: so the channel accepts only the certificate just checked.
             return grpc.ssl_channel_credentials(seen.encode(), own.key, own.certificate)
-        except OSError:  # nobody there yet, or a forwarder with nobody behind it
+        except OSError:  # nothing listens yet, or only a forwarder does
             if time.monotonic() > deadline or stopped():
                 raise TimeoutError from None
             time.sleep(RETRY_SECONDS)

@@ -1,14 +1,11 @@
-"""gRPC the way every party uses it: the same limits, keep-alive, health and reflection."""
+"""gRPC the way every party uses it: the same limits and keep-alive, and how another party is reached."""
 
-import asyncio
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2
-from grpc_reflection.v1alpha import reflection
 
 from vfl import limits
 from vfl.config import SILENCE_SECONDS
@@ -21,13 +18,13 @@ PROTOCOL_VERSION = 3
 OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", limits.MESSAGE_BYTES),
     ("grpc.max_send_message_length", limits.MESSAGE_BYTES),
-    # Nobody here compresses, so nothing is unpacked: a small message cannot become a large one.
+    # No party compresses, so nothing is unpacked: a small message cannot become a large one.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A server does not mind how often others ask whether it is there: that is for their silence_timeout to say.
+    # How often a party pings a server is its own silence_timeout's affair: the server accepts two pings a second.
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
-    # Whoever waits for another to come up, or back, looks often enough to be there in time.
+    # A party that waits for another to come up, or back, tries again at least every two seconds.
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Uploads are megabytes: large frames and windows, so that neither framing nor window updates cost processor time.
     ("grpc.http2.max_frame_size", 1 << 22),
@@ -46,25 +43,14 @@ def noticing(silence: float) -> list[tuple[str, Any]]:
         *OPTIONS,
         ("grpc.keepalive_time_ms", asked),
         ("grpc.keepalive_timeout_ms", answered),
-        ("grpc.http2.ping_timeout_ms", answered),  # else a minute, whatever the line above says
+        ("grpc.http2.ping_timeout_ms", answered),  # without this gRPC waits a minute, in spite of the line above
     ]
 
 
-def server_options(workers: int, silence: float = SILENCE_SECONDS) -> list[tuple[str, Any]]:
-    """Return the options of a server that so many workers call: what strangers do there has its limits too."""
-    return [
-        *noticing(silence),
-        ("grpc.max_allowed_incoming_connections", 2 * workers + limits.SPARE_CONNECTIONS),
-        ("grpc.max_concurrent_streams", limits.STREAMS),
-        ("grpc.server_handshake_timeout_ms", int(1000 * limits.HANDSHAKE_SECONDS)),
-        ("grpc.max_connection_idle_ms", int(1000 * limits.IDLE_SECONDS)),
-    ]
-
-
-LOOKS_SECONDS = 0.3
-"""For how long gRPC looks at a channel's state after somebody waited for it, and some more."""
-_LOOKED: "weakref.WeakKeyDictionary[grpc.Channel, float]" = weakref.WeakKeyDictionary()
-"""When that was."""
+POLL_SECONDS = 0.3
+"""gRPC polls a channel's state in a thread for 0.2 s more after a wait for it; closed meanwhile, that thread raises."""
+_WAITED: "weakref.WeakKeyDictionary[grpc.Channel, float]" = weakref.WeakKeyDictionary()
+"""When each channel was last waited for."""
 
 
 def reach(
@@ -72,20 +58,21 @@ def reach(
     role: Role,
     tls: Identity | None,
     timeout: float,
+    *,
     silence: float = SILENCE_SECONDS,
     stopped: Callable[[], bool] = lambda: False,
 ) -> grpc.Channel:
     """Connect to another party once it answers; TimeoutError when it does not, a sentence when it is the wrong one.
 
-    After `silence` seconds without a sign of life the connection counts as lost. Once `stopped` says so, nobody wants
-    it any more, and the time is up.
+    After `silence` seconds without a sign of life the connection counts as lost. Once `stopped` returns True the caller
+    does not want it any more, and the time is up.
     """
     deadline = time.monotonic() + timeout
     options = noticing(silence)
     if tls is None:
         channel = grpc.insecure_channel(address, options=options)
     else:
-        channel = grpc.secure_channel(address, meet(address, role, tls, timeout, stopped), options=options)
+        channel = grpc.secure_channel(address, meet(address, role, tls, timeout, stopped=stopped), options=options)
     try:
         while not _ready(channel, min(limits.LOOK_SECONDS, max(0.0, deadline - time.monotonic())), stopped):
             if not stopped() and tls is None and speaks_tls(address):
@@ -99,8 +86,8 @@ def reach(
 
 
 def hang_up(channel: grpc.Channel) -> None:
-    """Close a channel, but not while gRPC still looks at its state: its thread would end in a traceback."""
-    time.sleep(max(0.0, _LOOKED.pop(channel, 0.0) + LOOKS_SECONDS - time.monotonic()))
+    """Close a channel once gRPC's thread no longer polls its state: closed earlier, that thread prints a traceback."""
+    time.sleep(max(0.0, _WAITED.pop(channel, 0.0) + POLL_SECONDS - time.monotonic()))
     channel.close()
 
 
@@ -117,44 +104,7 @@ def _ready(channel: grpc.Channel, seconds: float, stopped: Callable[[], bool]) -
                     ready.cancel()
                     return False
     finally:
-        _LOOKED[channel] = time.monotonic()
-
-
-def add_port(server: Any, listen: str, tls: Identity | None) -> int:
-    """Let a server listen, in plain text or TLS; return its port."""
-    try:
-        if tls is None:
-            return int(server.add_insecure_port(listen))
-        return int(server.add_secure_port(listen, tls.server_credentials()))
-    except RuntimeError:
-        raise UserError(f"--listen {listen}: this address cannot be bound; is the port taken?") from None
-
-
-def add_health(server: Any, servicer: Any, services: Sequence[str]) -> None:
-    """Put the standard health and reflection services beside the named ones, all of them serving.
-
-    Of health there is `Check` alone: a `Watch` is never answered to the end, and would keep its connection's place.
-    """
-    check = grpc.unary_unary_rpc_method_handler(
-        servicer.Check,
-        request_deserializer=health_pb2.HealthCheckRequest.FromString,
-        response_serializer=health_pb2.HealthCheckResponse.SerializeToString,
-    )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(health.SERVICE_NAME, {"Check": check}),))
-    reflection.enable_server_reflection([*services, health.SERVICE_NAME, reflection.SERVICE_NAME], server)
-
-
-def statuses(services: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return what the health service says of each service and of the whole ("")."""
-    return [(name, health_pb2.HealthCheckResponse.SERVING) for name in ("", *services)]
-
-
-async def end_server(server: grpc.aio.Server, grace: float) -> None:
-    """Stop a server, and let what it cut off come to its end: a loop that closes over such a call complains of it."""
-    await server.stop(grace)
-    cut_off = asyncio.all_tasks() - {asyncio.current_task()}
-    if cut_off:
-        await asyncio.wait(cut_off, timeout=1.0)
+        _WAITED[channel] = time.monotonic()
 
 
 def sentence(error: grpc.RpcError) -> str:

@@ -1,4 +1,4 @@
-"""Deadlines for whoever calls: a call whose messages do not come, or come drop by drop, is ended with a sentence."""
+"""Deadlines for callers: a call whose messages do not come, or come too slowly, is ended with a sentence."""
 
 import asyncio
 import inspect
@@ -15,8 +15,8 @@ from vfl.limits import FIRST_SECONDS, MESSAGE_SECONDS
 class Pace(grpc.aio.ServerInterceptor):
     """Gives every call of a server a time for its first message, for each further one, and for all of them.
 
-    gRPC reads a call's only message before it calls the handler, for as long as that takes. So all calls are taken as
-    streams here, which look the same on the wire.
+    gRPC waits without limit for the single message of a call that is no stream. So all calls are handled as streams
+    here, which look the same on the wire.
     """
 
     def __init__(self, total: float) -> None:
@@ -79,7 +79,7 @@ class Pace(grpc.aio.ServerInterceptor):
                 message = read(data)
             except DecodeError:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "a message that cannot be read")
-            left -= clock() - began  # what the handler takes is not the caller's fault
+            left -= clock() - began  # only the waiting: the handler's own time is not the caller's fault
             yield message
             patience = MESSAGE_SECONDS
 

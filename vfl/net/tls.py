@@ -64,7 +64,7 @@ class Identity:
 
     @property
     def authority_file(self) -> Path:
-        """Return the file that says whom this party believes."""
+        """Return the file with the authority whose certificates this party accepts."""
         return self.folder / "ca.pem"
 
     @property
@@ -83,9 +83,9 @@ class Identity:
 
 
 def identity_for(tls: Path | None, insecure: bool, role: Role, addresses: Mapping[str, str]) -> Identity | None:
-    """Return what a party proves itself with; without that, plain text stays on this machine unless told otherwise.
+    """Return what a party proves itself with; without that, plain text stays on this machine unless `insecure`.
 
-    `addresses` are those that the party was told to use, by the option that named each.
+    `addresses` are those that the party uses, by the option that named each.
     """
     if tls is not None and insecure:
         raise UserError("--insecure: with --tls nothing is sent in plain text; leave one of the two out")
@@ -128,7 +128,9 @@ def role_of(certificate: x509.Certificate) -> Role | None:
     if urns == [COORDINATOR.urn]:
         return COORDINATOR
     kind, _, number = urns[0].removeprefix(_PREFIX).partition(":") if len(urns) == 1 else ("", "", "")
-    right = kind == "worker" and number.isascii() and number.isdigit() and len(number) < 10  # int() has its limits
+    right = (
+        kind == "worker" and number.isascii() and number.isdigit() and len(number) < 10
+    )  # int() refuses thousands of digits with an error of its own
     return worker_role(int(number)) if right else None
 
 
@@ -137,7 +139,7 @@ def check_caller(context: Any, worker: int) -> None:
     (pem,) = context.auth_context().get("x509_pem_cert") or (b"",)
     caller = role_of(x509.load_pem_x509_certificate(pem)) if pem else None
     if caller != worker_role(worker):
-        whose = "nobody's" if caller is None else f"that of {caller}"
+        whose = "of no party" if caller is None else f"that of {caller}"
         raise ImpostorError(f"the caller's certificate is {whose}, it cannot speak for worker {worker}")
 
 
@@ -155,7 +157,7 @@ def refuse_plain(address: str, what: str) -> None:
     if not is_loopback(address):
         raise UserError(
             f"{what} {address}: without --tls DIR only this machine's own addresses are used; make certificates with "
-            f"`cafe certs DIR --workers M`, or say --insecure if everybody on that network may read and change what "
+            f"`cafe certs DIR --workers M`, or say --insecure if all others on that network may read and change what "
             f"is sent"
         )
 

@@ -46,7 +46,7 @@ def load_fitted(path: Path = SHIPPED) -> Fitted:
         raise UserError(f"{path} is no file that `cafe bench scale --out` wrote: {error}") from None
 
 
-def fit(
+def fit_coefficients(
     terms: Sequence[Terms], measured: Sequence[float], known: Mapping[str, float] | None = None
 ) -> dict[str, float]:
     """Return the coefficients, none of them negative, with the least relative errors over all points.

@@ -45,7 +45,7 @@ def this_machine(folder: Path) -> Machine:
     return Machine(os.cpu_count() or 1, psutil.virtual_memory().available, shutil.disk_usage(folder).free)
 
 
-def describe() -> dict[str, str | int]:
+def describe_machine() -> dict[str, str | int]:
     """Return what is to be known of a machine beside numbers measured on it."""
     return {"processor": _processor(), "cores": os.cpu_count() or 1, "memory": psutil.virtual_memory().total}
 

@@ -18,7 +18,7 @@ LIKE = 1.05
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What a run will take."""
 
     load: Workload
@@ -62,7 +62,7 @@ class Plan:
         }
 
 
-def make_plan(config: RunConfig, folder: Path, machine: Machine | None = None, fitted: Fitted | None = None) -> Plan:
+def make_plan(config: RunConfig, folder: Path, machine: Machine | None = None, fitted: Fitted | None = None) -> RunPlan:
     """Plan a run whose results go to a folder; on another machine than this one if that is given."""
     fitted = fitted or load_fitted()
     machine = machine or this_machine(folder)
@@ -83,7 +83,7 @@ def make_plan(config: RunConfig, folder: Path, machine: Machine | None = None, f
         if process in fitted.memory and (process != "attack" or not unknown)
     }
     total = _total(memory, load.parties, fitted.shared)
-    return Plan(
+    return RunPlan(
         load=load,
         machine=machine,
         core_seconds=core,

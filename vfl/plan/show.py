@@ -3,10 +3,10 @@
 from rich.console import Console
 from rich.table import Table
 
-from vfl.plan.main import Plan
+from vfl.plan.main import RunPlan
 
 
-def show_plan(plan: Plan) -> None:
+def show_plan(plan: RunPlan) -> None:
     """Print a plan: what is counted, what is estimated, what is doubtful, what is too small."""
     console, load = Console(highlight=False), plan.load
     table = Table.grid(padding=(0, 2))
@@ -64,7 +64,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:,.1f} hours" if seconds < 72 * 3600 else f"{seconds / 86400:,.1f} days"
 
 
-def _attack(plan: Plan) -> str:
+def _attack(plan: RunPlan) -> str:
     needs = plan.load.needs
     if needs.attack == "none":
         return "none"

@@ -15,7 +15,7 @@ from protos.tensors_pb2 import Chunk
 from protos.worker_pb2 import SwapHeader, SwapPart
 from server.coordinator import EVALUATION_BATCH
 from server.rates import learning_rate
-from server.schedule import batches
+from server.schedule import batches_of
 from vfl.config import RunConfig
 from vfl.limits import CHUNK_BYTES
 from vfl.net.network import PROTOCOL_VERSION
@@ -52,7 +52,7 @@ def count_traffic(
     """Count a run in which nobody is lost and nothing is withheld; `uploads` are the tensors of each worker's round."""
     count = _Count(config, setting, uploads, widths)
     every = config.training.evaluate_every or setting.rounds
-    drawn = batches(setting.schedule, setting.samples, setting.batch_size, setting.rounds, setting.seed)
+    drawn = batches_of(setting)
     for number, batch in enumerate(drawn, start=1):
         count.train(number, batch)
         if test_samples and (number % every == 0 or number == setting.rounds):
@@ -69,8 +69,8 @@ class _Count:
         uploads: Sequence[Mapping[str, Tensor]],
         widths: Sequence[int],
     ) -> None:
-        self._holder = config.federation.label_party
-        self._workers, self._training = config.federation.parties, config.training
+        self._holder = config.topology.label_holder
+        self._workers, self._training = config.topology.parties, config.training
         self._rounds, self._epoch = setting.rounds, -(-setting.samples // setting.batch_size)
         self._version, self._sent, self._evaluated = 1, 0, 0
         self._widths = [width for worker, width in enumerate(widths) if worker != self._holder]

@@ -14,8 +14,7 @@ from vfl.config import RunConfig
 from vfl.datasets import Facts
 from vfl.datasets.slices import boxes_of, check_facts, data_facts
 from vfl.errors import UserError
-from vfl.models.layers import representation
-from vfl.models.modes import evaluating
+from vfl.models.layers import evaluating, representation
 from vfl.models.whole import WholeModel, first_model
 from vfl.observation import BOTTOM, TOP, Setting, with_prefix
 from vfl.partition import Shape
@@ -83,7 +82,7 @@ def setting_of(config: RunConfig, facts: Facts) -> Setting:
 
 def workload_of(config: RunConfig) -> Workload:
     """Count a config's run."""
-    if config.federation.horizontal:
+    if config.topology.is_horizontal:
         raise UserError(
             "cafe plan: federation.kind horizontal is not estimated; plan the vertical federation of one worker"
         )
@@ -104,7 +103,7 @@ def workload_of(config: RunConfig) -> Workload:
         test_samples=facts.test_samples,
         batch_size=setting.batch_size,
         workers=config.federation.workers,
-        parties=config.federation.parties,
+        parties=config.topology.parties,
         rounds=setting.rounds,
         sample_bytes=FLOAT * math.prod(facts.sample_shape),
         slice_bytes=FLOAT * max(math.prod(shape) for shape in shapes),
@@ -132,8 +131,8 @@ def _recovered_bytes(facts: Facts, layers: tuple[Layer, ...]) -> int:
 def _uploads(model: WholeModel, config: RunConfig) -> list[dict[str, torch.Tensor]]:
     """Return what each worker uploads a round, under the names on the wire."""
     uploads = [with_prefix(BOTTOM, dict(bottom.named_parameters())) for bottom in model.bottoms]
-    uploads += [{}] * (config.federation.parties - len(uploads))
-    holder = config.federation.label_party
+    uploads += [{}] * (config.topology.parties - len(uploads))
+    holder = config.topology.label_holder
     uploads[holder] = {**uploads[holder], **with_prefix(TOP, dict(model.top.named_parameters()))}
     return uploads
 

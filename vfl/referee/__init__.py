@@ -11,9 +11,9 @@ from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.datasets.slices import boxes_of
 from vfl.errors import UserError
-from vfl.files.archive import ArchiveError, read_archive
+from vfl.files.archive import ArchiveError, read_archive, save_arrays
 from vfl.folder.events import write_scores
-from vfl.folder.results import load_summary, save_arrays, save_summary
+from vfl.folder.results import load_summary, save_summary
 from vfl.maths.metrics import exact_rows, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
@@ -53,7 +53,7 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
         arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
         scores["label_accuracy"] = float((labels == data.y).float().mean())
     if "x" in arrays and data.columns:
-        boxes = [] if config.federation.horizontal else boxes_of(data, config)
+        boxes = [] if config.topology.is_horizontal else boxes_of(data, config)
         scores["columns"] = score_columns(data, boxes, found)
         write_rows(out, data, found, torch.tensor(arrays["labels"]) if "labels" in arrays else None)
     if "x" not in arrays and "layers" in arrays and config.training.frozen:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from vfl.datasets import Data, Mosaic
+from vfl.files import write_atomically
 from vfl.folder.grid import as_image, in_rows, stack
-from vfl.folder.results import write_atomically
 
 
 def save_pictures(out: Path, data: Data, x: Tensor) -> None:

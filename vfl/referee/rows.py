@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from vfl.datasets import Data
-from vfl.datasets.encoding import SHOWN, Column
-from vfl.folder.results import write_atomically
+from vfl.datasets.columns import SHOWN, Column
+from vfl.files import write_text
 from vfl.maths.metrics import r2
 from vfl.partition import Box
 
@@ -49,7 +49,7 @@ def write_rows(out: Path, data: Data, x: Tensor, labels: Tensor | None) -> None:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["id", *header])
     writer.writerows(zip(data.ids, *([_plain(value) for value in own] for own in recovered), strict=True))
-    write_atomically(out / "rows.csv", lambda path: path.write_text(text.getvalue(), encoding="utf-8"))
+    write_text(out / "rows.csv", text.getvalue())
     shown = {
         "columns": header,
         "ids": list(data.ids[:SHOWN]),
@@ -57,7 +57,7 @@ def write_rows(out: Path, data: Data, x: Tensor, labels: Tensor | None) -> None:
         "recovered": [list(row) for row in zip(*(own[:SHOWN] for own in recovered), strict=True)],
     }
     written = json.dumps(shown, indent=1, ensure_ascii=False) + "\n"
-    write_atomically(out / "rows.json", lambda path: path.write_text(written, encoding="utf-8"))
+    write_text(out / "rows.json", written)
 
 
 def _in_units(data: Data, x: Tensor) -> list[list[float | str | None]]:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vfl.errors import UserError
-from vfl.files import is_own
-from vfl.folder.results import write_atomically
+from vfl.files import is_own, write_text
 from vfl.report.folder import RunFolder, read_run
 
 EXPERIMENT = "cafe"
@@ -127,5 +126,5 @@ def _write(path: Path, rows: Sequence[Row]) -> Path:
     writer = csv.DictWriter(text, names)
     writer.writeheader()
     writer.writerows(rows)
-    write_atomically(path, lambda target: target.write_text(text.getvalue(), encoding="utf-8", newline=""))
+    write_text(path, text.getvalue(), newline="")
     return path

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from vfl.errors import in_words
-from vfl.folder.results import write_atomically
+from vfl.files import write_text
 
 FILE = "report.html"
 
@@ -22,7 +22,7 @@ def write_report(folder: Path) -> Path:
 
         text = run_page(folder)
     path = folder / FILE
-    write_atomically(path, lambda target: target.write_text(text, encoding="utf-8"))
+    write_text(path, text)
     return path
 
 

@@ -68,7 +68,11 @@ def render(template: str, **values: Any) -> str:
 def environment() -> Environment:
     """Return where the templates are, and how they are filled in."""
     made = Environment(
-        loader=PackageLoader("report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("vfl.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     made.filters["size"] = size
     return made

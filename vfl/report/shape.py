@@ -172,7 +172,6 @@ class Defence(Shape):
 
     worker: Word
     chain: Some[Shield]
-    warning: Word = None
 
 
 class Memory(Shape):

@@ -17,7 +17,8 @@ import yaml
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import InterruptedRunError, UserError
-from vfl.folder.results import clear_run, load_summary, write_atomically
+from vfl.files import write_text
+from vfl.folder.results import clear_run, load_summary
 from vfl.sweep.results.numbers import numbers_of
 
 GRACE_SECONDS = 30.0
@@ -79,7 +80,7 @@ def _row(summary: dict[str, Any]) -> Row:
 def _run(config: RunConfig, folder: Path, log: IO[bytes], stop: threading.Event) -> int:
     file = folder / "cell.yaml"
     text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-    write_atomically(file, lambda path: path.write_text(text, encoding="utf-8"))
+    write_text(file, text)
     if stop.is_set():
         raise InterruptedRunError("stopped before it began")
     command = [sys.executable, "-m", "vfl.cli.guarded", "run", str(file), "--out", str(folder), "--quiet"]

@@ -1,21 +1,23 @@
 """`cafe sweep`: lay out the cells, run those that are not done yet, keep one table of them all."""
 
 import contextlib
+import json
 import signal
 import threading
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Literal
 
+from vfl.datasets import Data
+from vfl.datasets.slices import load_data
 from vfl.errors import InterruptedRunError, RunFailedError, UserError
+from vfl.local.launch import check
 from vfl.report.main import report_if_possible
-from vfl.sweep.cell import Row, finished
-from vfl.sweep.local import run_here
-from vfl.sweep.on_ray import run_on_ray
-from vfl.sweep.plan import Cell, Plan, cell_folder
-from vfl.sweep.progress import Watch
+from vfl.sweep.cell import finished
+from vfl.sweep.engines import LOCAL, Engine
+from vfl.sweep.plan import Cell, Plan, Problems, cell_folder
+from vfl.sweep.progress import SweepProgress
 from vfl.sweep.results.numbers import NUMBERS
 from vfl.sweep.results.table import Rows, pivot
 from vfl.sweep.results.text import print_table
@@ -23,37 +25,6 @@ from vfl.sweep.results.write import write_results
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, what `timeout`, Docker and systemd send, and a terminal that is closed."""
-
-
-@dataclass(frozen=True)
-class Engine:
-    """Where cells run: `local`, so many at a time, or `ray`, on the cluster at an address."""
-
-    name: Literal["local", "ray"] = "local"
-    jobs: int | None = None
-    address: str | None = None
-
-    def run(self, cells: list[Cell], out: Path, watch: Watch) -> Generator[tuple[Cell, Row]]:
-        """Yield each cell with its row as they end."""
-        if self.name == "ray":
-            return run_on_ray(cells, out, watch, self.address)
-        return run_here(cells, out, watch, self.jobs)
-
-
-LOCAL = Engine()
-
-
-def choose_engine(name: str, jobs: int | None = None, address: str | None = None) -> Engine:
-    """Return the engine that the command line asks for."""
-    if name == "local":
-        if address is not None:
-            raise UserError(f"--address {address}: belongs to --engine ray")
-        return Engine("local", jobs)
-    if name == "ray":
-        if jobs is not None:
-            raise UserError(f"--jobs {jobs}: belongs to --engine local; a Ray cluster knows its cores")
-        return Engine("ray", address=address)
-    raise UserError(f"--engine {name}: choose local or ray")
 
 
 def run_sweep(
@@ -64,7 +35,7 @@ def run_sweep(
     there = {cell.name: finished(cell.config, cell_folder(out, cell)) for cell in plan.cells}
     rows: Rows = {name: row for name, row in there.items() if row}
     write_results(out, plan, rows)
-    watch = Watch(len(chosen), NUMBERS[plan.table.value], quiet)
+    watch = SweepProgress(len(chosen), NUMBERS[plan.table.value], quiet)
     watch.kept(sum(cell.name in rows for cell in chosen))
     with _signals_as_ctrl_c():
         try:
@@ -115,3 +86,24 @@ def _raise_if_failed(rows: Rows, out: Path) -> None:
             f"{len(failed)} of {len(rows)} cells failed ({'; '.join(failed)}): {out / 'table.md'} says why; "
             f"the same command tries them again"
         )
+
+
+def check_cells(plan: Plan, path: Path) -> None:
+    """Put every cell through the checks that `cafe run` begins with; all that is wrong is said at once."""
+    problems = Problems()
+    by_data: dict[str, list[Cell]] = defaultdict(list)
+    for cell in plan.cells:
+        read = [cell.config.data.model_dump(mode="json"), cell.config.federation.label_holder]  # whose labels count
+        by_data[json.dumps(read, sort_keys=True)].append(cell)
+    for cells in by_data.values():  # one data set in memory at a time
+        data: Data | None = None
+        for cell in cells:
+            try:
+                if data is None:
+                    data = load_data(cell.config)
+                check(cell.config, data)
+            except UserError as error:
+                problems.add(str(error), cell.name)
+            except Exception:  # a bug in a plug-in: its cell will fail, and its log say where  # nosec B112
+                continue
+    problems.raise_if_any(path, len(plan.cells))

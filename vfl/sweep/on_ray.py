@@ -14,10 +14,11 @@ from typing import Any
 from vfl.cluster import connect, largest, leave
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
-from vfl.folder.results import clear_run, write_atomically
+from vfl.files import write_atomically
+from vfl.folder.results import clear_run
 from vfl.sweep.cell import Row, run_cell
 from vfl.sweep.plan import Cell, cell_folder
-from vfl.sweep.progress import Watch
+from vfl.sweep.progress import SweepProgress
 
 LOST_NODES = 5
 """How often a cell is started again because its node was lost."""
@@ -27,7 +28,7 @@ LOOK_SECONDS = 1.0
 Files = dict[str, bytes]
 
 
-def run_on_ray(cells: list[Cell], out: Path, watch: Watch, address: str | None) -> Generator[tuple[Cell, Row]]:
+def run_on_ray(cells: list[Cell], out: Path, watch: SweepProgress, address: str | None) -> Generator[tuple[Cell, Row]]:
     """Yield each cell with its row as they end, from a cluster (`auto`, HOST:PORT) or one made on this machine."""
     _refuse_tasks_of_tasks(cells)
     _refuse_numbered_gpus(cells)

@@ -14,8 +14,7 @@ from pydantic import ValidationError
 from vfl.config import RunConfig, apply_change, read_tree
 from vfl.errors import UserError
 from vfl.registry import explain
-from vfl.sweep.changes import changed
-from vfl.sweep.file import Changes, PaperConfig, SweepConfig, TableConfig, read_sweep
+from vfl.sweep.file import Changes, PaperConfig, SweepConfig, TableConfig, changed, read_sweep
 
 DEFAULT_SIZE = "small"
 

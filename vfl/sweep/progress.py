@@ -11,7 +11,7 @@ from vfl.sweep.cell import Row
 from vfl.sweep.results.numbers import Number
 
 
-class Watch:
+class SweepProgress:
     """Says which cells run, which have ended, and how."""
 
     def __init__(self, total: int, number: Number, quiet: bool = False) -> None:

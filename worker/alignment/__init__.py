@@ -1,4 +1,4 @@
-"""A worker's own table: its rows are put in the order that all workers agree on before it joins."""
+"""A worker's own table: before the worker joins, its rows are put in the order that all workers agree on."""
 
 import hashlib
 import sys
@@ -11,13 +11,13 @@ import grpc
 import numpy as np
 
 from protos.alignment_pb2 import AlignHeader, AlignPart, PlaceRequest
-from protos.alignment_pb2_grpc import AlignmentStub
+from protos.wire import ALIGNMENT_SERVICE, Stub
 from vfl.config import RunConfig
 from vfl.datasets import datasets
-from vfl.datasets.checking import check_classes
+from vfl.datasets.checks import check_classes
 from vfl.datasets.slices import NONE, WorkerData, check_alone, load_data, slice_for
 from vfl.datasets.tables import TableSet
-from vfl.datasets.tables.holding import Holding
+from vfl.datasets.tables.holdings import Holding
 from vfl.errors import RunFailedError, UserError
 from vfl.folder.show import file_in_words
 from vfl.limits import PRIVATE_BYTES
@@ -27,18 +27,18 @@ from vfl.net.tls import COORDINATOR
 from vfl.partition import Box
 from worker.alignment.intersection import intersect, load_library
 from worker.keys import read_key
-from worker.rounds import WorkerOptions
+from worker.session import WorkerOptions
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
-"""Files that are tables of a worker's own; any other is a slice that was cut before."""
+"""Endings of tables that a worker brings itself; a file with any other is a slice that `cafe slice` cut."""
 
 
 def hold(
-    config: RunConfig, path: Path | None, key_file: Path | None, options: WorkerOptions, psi: bool = False
+    config: RunConfig, path: Path | None, options: WorkerOptions, *, key_file: Path | None, psi: bool = False
 ) -> WorkerData:
     """Return what a worker holds: its own table, aligned; the slice in its file; or its slice of the whole data set."""
     if path is not None and path.suffix.lower() in SUFFIXES:
-        return aligned(config, path, key_file, options, psi)
+        return aligned(config, path, options, key_file=key_file, psi=psi)
     if psi:
         raise UserError("--psi: aligns a worker's own table; give --data TABLE.csv, .parquet or .npz")
     if key_file is not None:
@@ -47,10 +47,10 @@ def hold(
 
 
 def aligned(
-    config: RunConfig, path: Path, key_file: Path | None, options: WorkerOptions, psi: bool = False
+    config: RunConfig, path: Path, options: WorkerOptions, *, key_file: Path | None, psi: bool = False
 ) -> WorkerData:
     """Read a worker's table, and keep the rows that all workers have."""
-    if config.federation.labels_at_coordinator:
+    if config.topology.labels_at_coordinator:
         raise UserError(
             f"--data {path}: tables are aligned under a key that the coordinator must not have, and with label_holder: "
             f"coordinator its labels would have to be aligned too; give the labels to a worker, or cut slices from "
@@ -64,8 +64,8 @@ def aligned(
         load_library()
     elif key_file is None:
         raise UserError(
-            f"--data {path}: a table is aligned with the others' by keyed hashes of its ids; give --align-key FILE, "
-            f"a secret that all workers have and the coordinator has not"
+            f"--data {path}: a table is aligned with the other workers' by keyed hashes of its ids; give --align-key "
+            f"FILE, a secret that all workers have and the coordinator has not"
         )
     key = None if key_file is None else read_key(key_file, "--align-key")
     tables, holding = _read(config, path, options.worker)
@@ -74,23 +74,23 @@ def aligned(
         if key is None:
             common, hashes = intersect(holding.ids, talk.swap)
         else:
-            hashes = keyed_hashes(holding.ids, key)
+            hashes = keyed_hashes(holding.ids, bytes.fromhex(key))
             common = talk.compare(hashes)
         data = tables.encode([holding.take(rows_of(common, hashes))])
         if holding.label is not None:
             check_classes(data)
         box = talk.place(data.sample_shape[0])
-    told = f"joined by id: {len(common)} rows are at all workers; {file_in_words(asdict(holding.brought))}"
-    print(f"worker {options.worker}: {told}", file=sys.stderr, flush=True)
+    joined = f"joined by id: {len(common)} rows are at all workers; {file_in_words(asdict(holding.brought))}"
+    print(f"worker {options.worker}: {joined}", file=sys.stderr, flush=True)
     holds_labels = holding.label is not None
     return WorkerData(
         box,
         data.x,
         hashlib.sha256(common.tobytes()).digest(),
-        data.x_test,
-        data.y if holds_labels else None,
-        data.y_test if holds_labels else None,
-        data.classes if holds_labels else 0,
+        x_test=data.x_test,
+        y=data.y if holds_labels else None,
+        y_test=data.y_test if holds_labels else None,
+        classes=data.classes if holds_labels else 0,
     )
 
 
@@ -102,7 +102,7 @@ def table_size(config: RunConfig, path: Path, worker: int) -> tuple[int, int]:
 
 def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding]:
     """Read a worker's columns and, if it is the label holder, the labels."""
-    if config.federation.horizontal:
+    if config.topology.is_horizontal:
         raise UserError(
             f"--data {path}: tables are joined by id in a vertical federation; in a horizontal one nothing is joined: "
             f"name one file for all in the config (data.path), and give each worker its rows with `cafe slice`"
@@ -112,8 +112,8 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
         raise UserError(
             f"--data {path}: the config must say how to read it: data.name csv, parquet or npz, and data.id"
         )
-    holding = tables.holding(path, worker, worker == config.federation.holder, "--data")
-    if worker == config.federation.holder and not config.federation.label_holder_features:
+    holding = tables.holding(path, worker, config.topology.serves_peers(worker), "--data")
+    if not config.topology.holds_features(worker):
         check_alone(config, len(holding.values), f"--data {path}")
     elif not holding.values:
         raise UserError(f"--data {path}: it has no columns besides {tables.label!r} and {tables.id!r}; {NONE}")
@@ -129,10 +129,10 @@ class _Talk:
             self._channel = reach(options.coordinator, COORDINATOR, options.tls, self._patience)
         except TimeoutError:
             raise RunFailedError(
-                f"nobody answers at {options.coordinator} after {self._patience:g} s: "
+                f"no coordinator answers at {options.coordinator} after {self._patience:g} s: "
                 f"is `cafe serve` running there, and the port open?"
             ) from None
-        self._stub: Any = AlignmentStub(self._channel)
+        self._stub = Stub(self._channel, ALIGNMENT_SERVICE)
 
     def __enter__(self) -> "_Talk":
         return self
@@ -175,8 +175,8 @@ class _Talk:
 
     def place(self, features: int) -> Box:
         """Say how many features we have; return which of the whole sample's they are."""
-        told = self._stub.Place(PlaceRequest(worker=self._worker, features=features), timeout=self._patience)
-        box = Box(tuple(told.sample_shape), tuple(told.start), tuple(told.stop))
+        answer = self._stub.Place(PlaceRequest(worker=self._worker, features=features), timeout=self._patience)
+        box = Box(tuple(answer.sample_shape), tuple(answer.start), tuple(answer.stop))
         if box.problem() or box.shape != (features,):
             raise RunFailedError(f"the coordinator gave {features} features the place {box.start} to {box.stop}")
         return box

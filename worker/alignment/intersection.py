@@ -1,8 +1,8 @@
-"""Private set intersection: each of two workers learns which of its ids the other has too, the coordinator none.
+"""Private set intersection: two workers learn which ids both have; the coordinator learns none.
 
 The library is OpenMined's (ECDH: every id becomes a point of a curve, blinded by both sides' secrets). Each worker is
-client once and server once. The order of the rows comes from a secret that the two agree on over the same messages
-(X25519), so that it tells the coordinator, who only passes them on, nothing of the ids either.
+client once and server once. The rows are ordered by hashes under a secret that the two agree on over the same messages
+(X25519), so that the order gives nothing of the ids away to the coordinator, which passes the messages on.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from vfl.net.alignment import keyed_hashes
 
 KEY_BYTES = 32
 Swap = Callable[[int, bytes], bytes]
-"""From a step's number and our message to the other side's."""
+"""Takes a step's number and our message, returns the other worker's."""
 
 
 def intersect(ids: Sequence[str], swap: Swap) -> tuple[np.ndarray, np.ndarray]:
@@ -34,11 +34,11 @@ def intersect(ids: Sequence[str], swap: Swap) -> tuple[np.ndarray, np.ndarray]:
         key = secret.exchange(X25519PublicKey.from_public_bytes(theirs[:KEY_BYTES]))
         asked = _parsed(library.Request(), theirs[KEY_BYTES:])
         answer = _parsed(library.Response(), swap(1, server.ProcessRequest(asked).SerializeToString()))
-        # RAW: blinded ids one by one. The library's smaller filters would take some strangers for common ids.
+        # RAW: blinded ids one by one. The library's smaller filters would take some ids of one side for common ones.
         setup = server.CreateSetupMessage(0.0, len(ids), list(ids), library.DataStructure.RAW)
         common = client.GetIntersection(_parsed(library.ServerSetup(), swap(2, setup.SerializeToString())), answer)
     except (ValueError, RuntimeError) as error:
-        raise RunFailedError(f"the other worker's message is none of a private intersection: {error}") from None
+        raise RunFailedError(f"the other worker's message is not one of a private intersection: {error}") from None
     if not common:
         raise RunFailedError("no id is known to both workers: is data.id the same thing in both files?")
     hashes = keyed_hashes(ids, key)

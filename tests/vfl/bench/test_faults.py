@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from vfl.bench.faults import ALL, ONE_OF_EACH, SURE, Kind, Victim, bench_faults, check, schedule
+from vfl.bench.faults import ALL, ONE_OF_EACH, SURE, FaultKind, Victim, bench_faults, check_alike, schedule
 from vfl.bench.rigs.cables import Cable
 from vfl.errors import RunFailedError
 
@@ -17,31 +17,31 @@ def test_the_schedule_is_always_the_same_and_strikes_every_role_in_every_way():
     assert faults == schedule(2 * ALL)
     struck = [(fault.kind, fault.victim) for fault in faults]
     assert all(struck.count(pair) == 2 for pair in ALL)
-    assert {kind for kind, _ in ALL} == set(Kind)
+    assert {kind for kind, _ in ALL} == set(FaultKind)
     assert {victim for _, victim in ALL} == set(Victim)
 
 
 def test_a_lost_update_or_other_parameters_end_the_command_with_a_sentence():
-    check({"updates": 9, "updates_lost": 0, "difference": 0.0})
+    check_alike({"updates": 9, "updates_lost": 0, "difference": 0.0})
     for lost, difference, words in (
         (1, 0.0, "1 of 9 updates lost"),
         (0, 1e-9, "differ by 1e-09"),
         (0, math.nan, "nan"),
     ):
         with pytest.raises(RunFailedError, match=words) as caught:
-            check({"updates": 9, "updates_lost": lost, "difference": difference})
+            check_alike({"updates": 9, "updates_lost": lost, "difference": difference})
         assert caught.value.exit_code == 1
 
 
 def test_after_one_fault_of_each_kind_nothing_is_lost_and_nothing_differs(tmp_path):
     bench_faults(tmp_path / "faults.json", short=True)
     result = json.loads((tmp_path / "faults.json").read_text())
-    assert {fault["kind"] for fault in result["faults"]} == set(Kind)
+    assert {fault["kind"] for fault in result["faults"]} == set(FaultKind)
     assert {fault["victim"] for fault in result["faults"]} == set(Victim)
     assert len(result["faults"]) == len(ONE_OF_EACH)
     assert result["rounds"] == 120
     for fault in result["faults"]:
-        if fault["kind"] in (Kind.STOP, Kind.CUT):  # nobody but the coordinator knew that it had gone
+        if fault["kind"] in (FaultKind.STOP, FaultKind.CUT):  # nobody but the coordinator knew that it had gone
             left, first = f"worker {fault['party'].removeprefix('worker-')} left", fault["round"] + 1
             noticed = [one for one in result["disturbances"] if first <= one["round"] <= first + SURE]
             assert any(reason.startswith(left) for one in noticed for reason in one["reasons"]), result["disturbances"]

@@ -9,7 +9,7 @@ from server.alignment import AlignmentService
 from vfl.config import parse_config
 from vfl.datasets.slices import boxes_of, load_data, slice_for
 from vfl.errors import UserError
-from vfl.sweep.check import check_cells
+from vfl.sweep.main import check_cells
 from vfl.sweep.plan import Cell, Plan
 from worker.alignment import table_size
 

@@ -6,8 +6,7 @@ from torch import nn
 
 from examples import architectures
 from vfl.models import output_width
-from vfl.models.layers import fully_connected, representation
-from vfl.models.modes import evaluating
+from vfl.models.layers import evaluating, fully_connected, representation
 from vfl.models.stem import dense_functions, stem
 
 SHAPE = (1, 8, 4)

@@ -15,7 +15,7 @@ from vfl.datasets.slices import data_facts, load_data
 from vfl.errors import UserError
 from vfl.folder.results import load_summary
 from vfl.local.launch import run_federation
-from vfl.plan.fitted import fit, load_fitted, predict
+from vfl.plan.fitted import fit_coefficients, load_fitted, predict
 from vfl.plan.machine import Machine, this_machine
 from vfl.plan.main import LEFT_FREE, make_plan
 from vfl.plan.show import show_plan
@@ -110,7 +110,7 @@ def test_least_squares_needs_as_many_rounds_as_tell_all_samples_apart():
 
     def rank(rounds):
         matrix = np.zeros((rounds, 24))
-        for row, batch in zip(matrix, batches("epochs", 24, 6, rounds, config.seed), strict=True):
+        for row, batch in zip(matrix, batches("epochs", 24, 6, rounds, seed=config.seed), strict=True):
             row[batch] = 1
         return np.linalg.matrix_rank(matrix)
 
@@ -222,14 +222,16 @@ def test_synthetic_images_are_what_their_facts_say_and_do_not_depend_on_how_many
 
 def test_the_fit_finds_the_coefficients_it_was_made_of():
     terms = [{"runs": 1.0, "gflop": float(n), "idle": float(n % 3)} for n in (1, 5, 8, 40)]
-    found = fit(terms, [2.0 + 0.5 * one["gflop"] for one in terms])
+    found = fit_coefficients(terms, [2.0 + 0.5 * one["gflop"] for one in terms])
     assert found == pytest.approx({"runs": 2.0, "gflop": 0.5, "idle": 0.0}, abs=1e-9)
     assert predict(found, {"runs": 1, "gflop": 10}, {"gflop": 2.0}) == pytest.approx(12.0)
 
 
 def test_the_fit_leaves_what_is_known_alone():
     terms = [{"runs": 1.0, "pairs gflop": float(n)} for n in (0, 4, 9)]
-    found = fit(terms, [1.0 + 3.0 * one["pairs gflop"] for one in terms], {"pairs gflop": 3.0, "other": 1.0})
+    found = fit_coefficients(
+        terms, [1.0 + 3.0 * one["pairs gflop"] for one in terms], {"pairs gflop": 3.0, "other": 1.0}
+    )
     assert found == pytest.approx({"runs": 1.0, "pairs gflop": 3.0})
 
 

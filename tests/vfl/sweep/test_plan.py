@@ -7,10 +7,9 @@ import yaml
 
 from tests.vfl.sweep.fabricated import BASE, TRAINING, planned, write_sweep
 from vfl.errors import UserError
-from vfl.sweep.changes import changed
-from vfl.sweep.check import check_cells
-from vfl.sweep.file import read_sweep
-from vfl.sweep.local import default_jobs
+from vfl.sweep.engines import default_jobs
+from vfl.sweep.file import changed, read_sweep
+from vfl.sweep.main import check_cells
 from vfl.sweep.plan import load_plan
 
 AXES = {"batch": {"small": {}, "large": {"federation.batch_size": 10}}, "seed": [0, 7]}

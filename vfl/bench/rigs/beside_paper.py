@@ -67,7 +67,7 @@ def _race(
     return {"attack": name, "reached": reached, "rounds": rounds, "seconds": seconds, "psnr_mean": psnr}
 
 
-def show(results: list[dict[str, Any]], samples: int, batch_size: int) -> None:
+def show_race(results: list[dict[str, Any]], samples: int, batch_size: int) -> None:
     """Print the comparison."""
     table = Table(f"{samples} samples, K = {batch_size}", f"{TARGET:g} dB after", "all rounds", "PSNR mean at the end")
     for result in results:

@@ -59,7 +59,7 @@ class Fleet:
         self._file = folder / "run.yaml"
         self._file.write_text(config.model_dump_json(), encoding="utf-8")  # JSON is YAML
         self._slices = write_slices(config, load_data(config), folder)
-        self.label_holder = worker_role(config.federation.label_party).stem
+        self.label_holder = worker_role(config.topology.label_holder).stem
         self._done = 0
         self._now: dict[str, subprocess.Popen[bytes]] = {}
         self._generations: Counter[str] = Counter()

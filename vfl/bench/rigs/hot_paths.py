@@ -60,7 +60,7 @@ def worker_round(batch_size: int) -> HotPath:
     model = build_bottom(MODEL, box.shape, 0, 0)
     x = torch.rand(400, *box.shape, generator=torch.Generator().manual_seed(0))
     bottom, parameters = Bottom(model, x, None, "cpu"), list(model.parameters())
-    chain = Chain((PluginSection(name="none"),), Plan(0, 400, batch_size, 1000, "epochs"))
+    chain = Chain((PluginSection(name="none"),), Plan(0, 400, batch_size, 1000, "epochs", seed=0))
     indices, at_output = torch.arange(batch_size), torch.rand(batch_size, 10) / batch_size
 
     def ours() -> object:
@@ -114,7 +114,7 @@ def _aggregation(optimizer: str) -> HotPath:
     training = TrainingConfig.model_validate({"optimizer": optimizer, "lr": 1e-3})
     parameters = Parameters(setting, training)
     uploads = {
-        worker: {name: torch.full_like(one, 1e-3) for name, one in parameters.expected_from(worker, 0).items()}
+        worker: {name: torch.full_like(one, 1e-3) for name, one in parameters.expected_from(worker).items()}
         for worker in range(WORKERS)
     }
     plain = [nn.Parameter(one.clone()) for upload in uploads.values() for one in upload.values()]
@@ -160,7 +160,7 @@ def steps_one_two(samples: int, batch_size: int) -> HotPath:
     random = torch.Generator().manual_seed(0)
     h = torch.randn(samples, 2048, generator=random, dtype=torch.float64).clamp_min(0)
     v = torch.randn(samples, 256, generator=random, dtype=torch.float64)
-    drawn = list(batches("orthogonal", samples, batch_size, 2 * -(-samples // batch_size), 0))
+    drawn = list(batches("orthogonal", samples, batch_size, 2 * -(-samples // batch_size), seed=0))
     factors = [factorize((v[rows].T @ h[rows] / len(rows)).float(), v[rows].mean(0), len(rows)) for rows in drawn]
     cells = cells_of(drawn, samples)
     return HotPath(

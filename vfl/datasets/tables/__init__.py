@@ -10,11 +10,11 @@ import torch
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from vfl.datasets import Brought, Data, DataSet, Tables, data_path, datasets
-from vfl.datasets.encoding import Text, Values, as_words, encode_all, fit, missing_in
+from vfl.datasets.columns import Text, Values, as_words, encode_all, fit_column, missing_in
 from vfl.datasets.tables.file import TableFile
 from vfl.datasets.tables.formats import CsvFile, ParquetFile
-from vfl.datasets.tables.holding import Holding, classes_of
-from vfl.datasets.tables.wording import Name, check_words
+from vfl.datasets.tables.holdings import Holding, classes_of
+from vfl.datasets.tables.words import Name, check_words
 from vfl.errors import UserError
 from vfl.net.alignment import check_ids, common_hashes, keyed_hashes, rows_of
 
@@ -101,7 +101,7 @@ class TableSet(DataSet):
         train, test = slice(0, count), slice(rows - tested, rows)
         named = [(name, own) for holding in holdings for name, own in holding.values.items()]
         columns = tuple(
-            fit(name, own[train], self.most_categories, bool(missing_in(own[test]).any())) for name, own in named
+            fit_column(name, own[train], self.most_categories, bool(missing_in(own[test]).any())) for name, own in named
         )
         labels = next((holding.label for holding in holdings if holding.label is not None), None)
         y, classes = (torch.zeros(rows, dtype=torch.int64), ()) if labels is None else classes_of(labels)

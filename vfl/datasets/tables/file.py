@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from vfl import limits
-from vfl.datasets.encoding import LONGEST, Text, Values, as_words, too_long
-from vfl.datasets.tables.wording import normal
+from vfl.datasets.columns import LONGEST, Text, Values, as_words, too_long
+from vfl.datasets.tables.words import normal
 from vfl.errors import UserError
 from vfl.files.archive import ArchiveError
 from vfl.limits import plain

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from vfl.folder.results import write_atomically
+from vfl.files import write_atomically
 from vfl.sweep.results.table import Table
 
 MARKERS = "osD^vP*X"

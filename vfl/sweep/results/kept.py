@@ -6,8 +6,7 @@ from typing import Any
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
-from vfl.files import read_plain
-from vfl.folder.results import write_atomically
+from vfl.files import read_plain, write_text
 from vfl.limits import JSON_BYTES
 from vfl.sweep.cell import Row
 from vfl.sweep.file import read_sweep
@@ -38,7 +37,7 @@ def keep_results(sweep: Path, files: Path, kept: Path) -> Path:
         if not row["error"] or cell not in rows or rows[cell]["error"]:  # a failure does not replace a result
             rows[cell] = row
     text = json.dumps({"sweep": name, "rows": list(rows.values())}, indent=1, allow_nan=False) + "\n"
-    write_atomically(target, lambda place: place.write_text(text, encoding="utf-8"))
+    write_text(target, text)
     return target
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vfl.errors import UserError
-from vfl.folder.results import write_atomically
+from vfl.files import write_text
 from vfl.sweep.file import PaperConfig, read_sweep
 from vfl.sweep.plan import Plan, load_plan
 from vfl.sweep.results.curves import save_curves
@@ -30,7 +30,7 @@ size says so; nothing is extrapolated.
 def write_page(files: Path, kept: Path, page: Path) -> None:
     """Write the page anew."""
     text = page_text(files, kept, page)
-    write_atomically(page, lambda target: target.write_text(text, encoding="utf-8"))
+    write_text(page, text)
 
 
 def page_text(files: Path, kept: Path, page: Path) -> str:

@@ -12,7 +12,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from vfl.folder.results import write_atomically
+from vfl.files import write_atomically
 from vfl.sweep.results.table import Entry, Table
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks of its font cache otherwise

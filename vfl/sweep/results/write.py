@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from vfl.folder.results import write_atomically
+from vfl.files import write_text
 from vfl.folder.versions import commit, versions
 from vfl.sweep.cell import Row
 from vfl.sweep.plan import Cell, Plan, cell_folder
@@ -26,9 +26,9 @@ def write_results(out: Path, plan: Plan, rows: Rows) -> Table:
     """Write all tables from the rows that there are so far, in the plan's order; return the pivot."""
     rows = {cell.name: rows[cell.name] for cell in plan.cells if cell.name in rows}
     table = pivot(plan, rows)
-    _write(out / "results.csv", as_csv(plan, rows))
-    _write(out / "results.json", json.dumps(as_tree(plan, rows), indent=1, allow_nan=False) + "\n")
-    _write(out / "table.md", markdown(plan.name, table, rows))
+    write_text(out / "results.csv", as_csv(plan, rows))
+    write_text(out / "results.json", json.dumps(as_tree(plan, rows), indent=1, allow_nan=False) + "\n")
+    write_text(out / "table.md", markdown(plan.name, table, rows))
     save_heatmap(out / "heatmap.png", plan.name, table)
     save_curves(out / "curves.png", plan.name, table)
     return table
@@ -108,7 +108,3 @@ def _facts(cell: Cell, row: Row) -> dict[str, Any]:
         "attack.used": list(row.used),
         **{key: row.numbers.get(key) for key in NUMBERS},
     }
-
-
-def _write(path: Path, text: str) -> None:
-    write_atomically(path, lambda target: target.write_text(text, encoding="utf-8"))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vfl.datasets import Brought
-from vfl.datasets.encoding import Text, Values, missing_in, name_of
+from vfl.datasets.columns import Text, Values, missing_in, name_of
 from vfl.errors import UserError
 
 MOST_CLASSES = 1000

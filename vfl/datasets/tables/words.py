@@ -6,7 +6,7 @@ from unicodedata import normalize
 
 from pydantic import AfterValidator
 
-from vfl.datasets.encoding import Text
+from vfl.datasets.columns import Text
 from vfl.errors import UserError
 from vfl.limits import plain
 

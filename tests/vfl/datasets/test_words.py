@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from vfl.datasets import datasets
-from vfl.datasets.encoding import Text
-from vfl.datasets.tables.wording import check_words
+from vfl.datasets.columns import Text
+from vfl.datasets.tables.words import check_words
 from vfl.errors import UserError
 from vfl.registry import PluginSection
 

@@ -17,10 +17,9 @@ from tests.support import small_config
 from tests.worker.played_coordinator import Played
 from vfl.errors import RunFailedError
 from vfl.net.tls import worker_role
-from worker import joining, rounds
-from worker.exchange import Peer
+from worker import session
+from worker.exchange import Peer, WorkerServer
 from worker.rendezvous import Rendezvous
-from worker.serving import WorkerServer
 
 TOP_THAT_DRAWS = """
 from torch import nn
@@ -92,7 +91,7 @@ def test_a_label_holder_whose_upload_is_lost_comes_back(play):
     worker = played.worker(0)
     line = played.joined()
     line.start("run")
-    peer = Peer(line.request.peer_address, "run", 1, 30, worker_role(0))
+    peer = Peer(line.request.peer_address, "run", 1, holder=worker_role(0), timeout=30)
     with contextlib.closing(peer):
         for number in (1, 2):  # it waits for the outputs of the second when it hears of the first one's upload
             line.round(number)
@@ -119,12 +118,12 @@ def test_a_worker_of_another_run_leaves_without_a_word(play):
 
 
 def test_parameters_that_come_drop_by_drop_are_not_waited_for_longer_than_a_round(play, monkeypatch):
-    monkeypatch.setattr(rounds, "MESSAGE_SECONDS", 2.0)
+    monkeypatch.setattr(session, "MESSAGE_SECONDS", 2.0)
     played = play(federation={"round_timeout": 2})
     worker = played.worker(1)
     line = played.joined()
     line.start("run", played.address, parameters=False)
-    tensors = played.parameters.expected_from(1, 0)
+    tensors = played.parameters.expected_from(1)
     line.send(Order(parameters=ParametersOrder(version=1, bundle=announce(tensors))))
     dripping = threading.Thread(target=drip, args=(line, worker), daemon=True)
     dripping.start()
@@ -150,7 +149,7 @@ def test_a_worker_that_is_just_started_keeps_trying_to_join(play):
 
 
 def test_a_second_worker_of_a_number_hears_of_it_when_a_loss_would_have_been_noticed(play, monkeypatch, capfd):
-    monkeypatch.setattr(joining, "NOTICED_SECONDS", 0.0)
+    monkeypatch.setattr(session, "NOTICED_SECONDS", 0.0)
     played = play(federation={"join_timeout": 300})
     played.refusals += 100 * [(grpc.StatusCode.ALREADY_EXISTS, "give each its own --id")]
     with pytest.raises(RunFailedError, match="refused worker 1: give each its own --id"):

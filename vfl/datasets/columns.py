@@ -107,7 +107,7 @@ class Column:
         return told
 
 
-def fit(name: str, values: Values, most_categories: int, gaps: bool = False) -> Column:
+def fit_column(name: str, values: Values, most_categories: int, gaps: bool = False) -> Column:
     """Learn a column's scale or categories from the training rows; `gaps`: values may be missing in other rows."""
     gaps = gaps or bool(missing_in(values).any())
     if isinstance(values, Text):

@@ -9,7 +9,7 @@ import torch
 
 from vfl.config import parse_config
 from vfl.datasets import Data, DataSet
-from vfl.datasets.encoding import Column
+from vfl.datasets.columns import Column
 from vfl.datasets.slices import data_facts, load_data
 from vfl.errors import UserError
 

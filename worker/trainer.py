@@ -1,0 +1,112 @@
+"""A worker's part of a round: forward, the exchange with the other workers, backward, the defence."""
+
+from torch import Tensor
+
+from protos.coordinator_pb2 import Start
+from protos.tensors_pb2 import Bundle
+from vfl.config import RunConfig
+from vfl.datasets.slices import WorkerData
+from vfl.device import resolve_device
+from vfl.errors import RunFailedError
+from vfl.models import build_bottom, build_top
+from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
+from vfl.seeds import seeded
+from worker.checks import check_parameters
+from worker.defences import Chain, Plan, WithheldError
+from worker.exchange import Peer
+from worker.party import Bottom, Counted, Top, Upload
+from worker.rendezvous import Rendezvous
+
+
+class Trainer:
+    """Computes what each round asks of this worker; the session tells it which rounds there are."""
+
+    def __init__(self, config: RunConfig, data: WorkerData, plan: Plan, rendezvous: Rendezvous) -> None:
+        self._config, self._data, self._worker, self._rendezvous = config, data, plan.worker, rendezvous
+        self._device = resolve_device(config.device)
+        self.defence = Chain(config.defence_of(plan.worker), plan)
+        self._place = config.topology.bottom_of(plan.worker)
+        model = build_bottom(config.model, data.box.shape, config.seed, self._place)
+        self._bottom = Bottom(model, data.x, data.x_test, self._device)
+        self._top: Top | None = None
+        self._peer: Peer | None = None
+
+    def meet_peers(self, start: Start) -> None:
+        """Begin as the label holder: build the top model, and let the other workers bring their outputs."""
+        widths = list(start.output_widths)
+        if self._top is None:  # after a lost worker's return there is one, with its parameters
+            assert self._data.y is not None
+            model = build_top(self._config.model, widths, start.classes, self._config.seed)
+            self._top = Top(model, self._data.y, self._data.y_test, self._device)
+        self._rendezvous.open(start.run_id, {m: w for m, w in enumerate(widths) if m != self._place})
+
+    def meet_label_holder(self, peer: Peer) -> None:
+        """Begin as any other worker: outputs go over this line."""
+        self._peer = peer
+
+    def interrupt(self) -> None:
+        """End the exchange that another thread may be waiting in: its round will be done again, or not at all."""
+        if self._peer:
+            self._peer.supersede()
+
+    def hang_up(self) -> None:
+        """Close the line to the label holder, if there is one."""
+        if self._peer:
+            self._peer.close()
+            self._peer = None
+
+    def check_announced(self, bundle: Bundle) -> None:
+        """Make sure that announced parameters are those of this worker's models."""
+        top = self._top.parameters if self._top else {}
+        check_parameters(bundle, with_prefix(BOTTOM, self._bottom.parameters) | with_prefix(TOP, top))
+
+    def load(self, parameters: Tensors) -> None:
+        """Take over new parameters."""
+        self._bottom.load(without_prefix(BOTTOM, parameters))
+        if self._top:
+            self._top.load(without_prefix(TOP, parameters))
+
+    def train(self, number: int, indices: Tensor) -> Upload:
+        """Return what this worker uploads for a round in which the coordinator named these samples."""
+        rows = self.defence.rows(number, indices)
+        with seeded(self._config.seed, f"worker {self._worker}", number):  # for models that draw, as dropout does
+            output = self._bottom.forward(rows)
+        loss = None
+        top_gradients: Tensors = {}
+        if self._top:
+            outputs = self._all_outputs(number, rows, output)
+            with seeded(self._config.seed, f"top of worker {self._worker}", number):
+                learned = self._top.learn(outputs, rows, self.defence.mean_over)
+            others = {m: g for m, g in enumerate(learned.output_gradients) if m != self._place}
+            self._rendezvous.answer(number, others)
+            loss, top_gradients = learned.loss, learned.top_gradients
+            output_gradient: Tensor | None = learned.output_gradients[self._place]
+        else:
+            output_gradient = self._swap(number, rows, output)
+        if output_gradient is None or output_gradient.shape != output.shape:
+            raise RunFailedError(f"the label holder's answer for round {number} does not fit this worker's output")
+        gradients = with_prefix(BOTTOM, self._bottom.backward(output_gradient)) | with_prefix(TOP, top_gradients)
+        try:
+            defended = self.defence.apply(gradients, number, rows, self._bottom.batch(rows), self._bottom.model)
+        except WithheldError as withheld:
+            return Upload({}, loss, str(withheld))
+        return Upload(defended, loss)
+
+    def evaluate(self, number: int, indices: Tensor) -> Counted | None:
+        """Return what the label holder counts on these test samples; None at the other workers."""
+        output = self._bottom.evaluate(indices)
+        if self._top is None:
+            self._swap(number, indices, output)
+            return None
+        counted = self._top.count_correct(self._all_outputs(number, indices, output), indices)
+        self._rendezvous.answer(number, dict.fromkeys(self._rendezvous.widths))
+        return counted
+
+    def _swap(self, number: int, rows: Tensor, output: Tensor) -> Tensor | None:
+        assert self._peer is not None
+        return self._peer.swap(number, rows, output)
+
+    def _all_outputs(self, number: int, rows: Tensor, own: Tensor) -> list[Tensor]:
+        outputs = self._rendezvous.gather(number, rows, self._config.federation.round_timeout)
+        outputs[self._place] = own
+        return [outputs[worker] for worker in sorted(outputs)]
