@@ -3,40 +3,34 @@
 import asyncio
 import contextlib
 import signal
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType
 
 import torch
 
-from attacker.interface import Attack
+from attacker.driver.conclude import STOP_SIGNALS, conclude, stoppable
+from attacker.driver.remote import RemoteAttack, needs_process
 from attacker.start import start_attack
-from server.aside import Aside, AttackProcess, cut, needs_process
 from server.checkpoint import Checkpoints, State
 from server.checkpoint.finished import is_finished, take_up
-from server.checkpoint.resume import Resumed, find_checkpoint, forget_later, look_ahead, show_again
+from server.checkpoint.resume import Resumed, find_checkpoint, forget_later, look_ahead
 from server.controls import heed
 from server.coordinator import Coordinator
 from server.service import serve_workers
-from server.watching import Observer
 from vfl.config import RunConfig
 from vfl.device import keep_freed_memory
-from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
+from vfl.errors import CafeError, InterruptedRunError, in_words
 from vfl.folder.events import write_events
 from vfl.folder.journal import Journal
-from vfl.folder.results import PARTIAL, Record, clear_run, write_model, write_recovery, write_summary
+from vfl.folder.results import Record, clear_run, write_model, write_summary
 from vfl.folder.transcript import TranscriptWriter
 from vfl.forkserver import warm_up
 from vfl.net.services import end_server
 from vfl.net.tls import Identity
 from vfl.observation import Observation, Setting
-from vfl.recovery import Recovery
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""What a person sends to stop a coordinator; `cafe run` passes Ctrl-C on as SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -48,65 +42,23 @@ class ServeOptions:
     threads: int | None = None
     stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS
     attack: Connection | None = None
-    """To the attack's process, if whoever starts the coordinator has started that too."""
+    """To the attack's process, if that was started before the coordinator."""
     tls: Identity | None = None
     """What it proves itself with; plain text without."""
     rejoin_timeout: float = 0.0
     """How long a worker that was lost is waited for, in seconds."""
     estimates: bool = False
-    """Whether somebody wants to see the attack's unfinished estimates."""
+    """Whether the user wants to see the attack's unfinished estimates."""
     resume: bool = False
     """Whether to go on from the last checkpoint in `out`."""
     workers_wait: bool = False
     """Whether workers outlive a coordinator that is stopped, and wait for it to be resumed."""
     controls: Connection | None = None
-    """Where whoever watches says pause, resume or stop."""
+    """Where the user's live page says pause, resume or stop."""
     labels: tuple[int, ...] | None = None
     """Every sample's label, if the coordinator has them: an attack then knows them too."""
     label_holder: Callable[[str, Callable[[CafeError], None]], None] | None = None
-    """Starts the coordinator's own label holder, given our address and how to tell that it failed."""
-
-
-@dataclass
-class _Run:
-    """What becomes known as the run goes on."""
-
-    record: Record
-    listening: bool = False
-    setting: Setting | None = None
-    attack: Attack | None = None
-    process: AttackProcess | None = None
-    pipe: Connection | None = None
-    cut_off: bool = False
-
-    def start_attack(self, config: RunConfig, options: ServeOptions) -> Observer:
-        """Start the attack for the setting, in a process if it is to look at rounds; return what shows it one."""
-        assert self.setting is not None
-        if not needs_process(config):
-            self.attack = start_attack(config.attack, self.setting)
-            return lambda _: None
-        if options.attack is None:
-            self.process = AttackProcess()
-        self.pipe = pipe = self.process.pipe if self.process else options.attack
-        assert pipe is not None
-        if self.cut_off:
-            raise InterruptedRunError("stopped before the end")
-        self.attack = Aside(pipe, config, self.setting, options.out, self.record.queue, options.estimates)
-        return self.attack.observe
-
-    def cut_attack(self) -> None:
-        """Let nobody wait for the attack any more."""
-        self.cut_off = True
-        if self.pipe is not None:
-            cut(self.pipe)
-
-    def end_attack(self, out: Path) -> None:
-        """Leave nothing of the attack behind."""
-        if isinstance(self.attack, Aside):
-            self.attack.close()
-            (out / PARTIAL).unlink(missing_ok=True)
-        if self.process is not None:
-            self.process.end()
+    """Starts the coordinator's own label holder, given the coordinator's address and what to call if it fails."""
 
 
 def serve(
@@ -119,173 +71,192 @@ def serve(
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    run = _Run(Record())
     journal = Journal(options.out)
     ahead = look_ahead(options.out, config) if options.resume else None
     checkpoints = Checkpoints(options.out, config, ahead.rounds if ahead else 0)
-    if needs_process(config) and options.attack is None:
-        warm_up()
+    run = _Run(config, options, journal, checkpoints)
     try:
-        resumed = None
-        if ahead is not None and is_finished(config, ahead):  # and nobody waits for a coordinator that listens
-            with _stoppable(options.stop_signals):
-                resumed = find_checkpoint(options.out, config, journal.say, options.labels)
-        if resumed is not None and is_finished(config, resumed.state):
-            _go_on_without_workers(config, options, journal, run, resumed)
+        finished = run.find_finished(ahead)
+        if finished is not None:
+            run.go_on_without_workers(finished)
         else:
-            asyncio.run(_federate(config, options, journal, on_address, on_joined, run, checkpoints, ahead))
-        assert run.setting is not None
-        assert run.attack is not None
-        recover(config, run.setting, run.attack, run.record, options.out, journal, options.stop_signals)
+            asyncio.run(_federate(run, ahead, on_address, on_joined))
+        run.conclude()
     except Exception as error:
-        if run.listening:
-            ended = str(in_words(error))
-            with contextlib.suppress(OSError):  # what cannot be written must not hide why the run failed
-                write_summary(options.out, config, run.setting, run.record, None, ended=ended)
-                write_model(options.out, run.record.model)
-                write_events(options.out, run.record)
-            if checkpoints.last:
-                journal.say(f"with --resume the run goes on after round {checkpoints.last}")
-            journal.state("ended", ended)
+        run.write_down(error)
         raise
     finally:
-        run.end_attack(options.out)
-        journal.close()
+        run.close()
 
 
-def _go_on_without_workers(
-    config: RunConfig, options: ServeOptions, journal: Journal, run: _Run, resumed: Resumed
-) -> None:
-    """Bring a run whose rounds are all done to where its attack is to recover."""
-    journal.say("all rounds are done, and the workers may be gone: on with the attack")
-    run.setting, run.record = take_up(config, resumed, options.labels, options.out)
-    run.listening = True
-    journal.run(config.model_dump(mode="json"), run.setting.samples, run.setting.rounds)
-    with _stoppable(options.stop_signals):
-        show_attack = run.start_attack(config, options)
-        if needs_process(config):
-            show_again(resumed, show_attack)
-    write_model(options.out, run.record.model)
+@dataclass
+class _Run:
+    """A run at the coordinator, and what becomes known of it on the way."""
 
+    config: RunConfig
+    options: ServeOptions
+    journal: Journal
+    checkpoints: Checkpoints
+    record: Record = field(default_factory=Record)
+    setting: Setting | None = None
+    attack: RemoteAttack | None = None
+    """None if the config names none that looks at rounds."""
+    recorder: TranscriptWriter | None = None
+    folder_is_ours: bool = False
+    """Whether the results that are in the folder are this run's."""
 
-def recover(
-    config: RunConfig,
-    setting: Setting,
-    attack: Attack,
-    record: Record,
-    out: Path,
-    journal: Journal,
-    stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS,
-) -> None:
-    """Let the attack make its estimate and write it down."""
-    began = time.monotonic()
-    journal.state("attacking")
-    try:
-        with _stoppable(stop_signals):
-            recovery = attack.recover(journal.step)
-    except UserError as error:
-        if not record.withheld and not record.stopped_early:
-            raise
-        recovery = Recovery(used=(), notes=(f"The attack had too few rounds: {error}",))
-    if recovery.slices is not None or recovery.representations is not None:
-        write_recovery(out, setting, recovery)
-    write_summary(out, config, setting, record, recovery, time.monotonic() - began)
-    write_events(out, record)
+    def __post_init__(self) -> None:
+        if needs_process(self.config):
+            self.attack = RemoteAttack(self.config, self.options.out, self.options.attack)
+            if self.options.attack is None:
+                warm_up()
 
+    def find_finished(self, ahead: State | None) -> Resumed | None:
+        """Return the checkpoint of a run whose rounds are all done: no worker waits for a coordinator that listens."""
+        if ahead is None or not is_finished(self.config, ahead):
+            return None
+        with stoppable(self.options.stop_signals):
+            found = find_checkpoint(self.options.out, self.config, self.journal.say, self.options.labels)
+        return found if is_finished(self.config, found.state) else None
 
-@contextlib.contextmanager
-def _stoppable(signals: tuple[signal.Signals, ...]) -> Iterator[None]:
-    """Let the first signal end the block with a sentence; further ones do not disturb what is written down then."""
+    def go_on_without_workers(self, resumed: Resumed) -> None:
+        """Bring a run whose rounds are all done to where its attack is to recover."""
+        self.journal.say("all rounds are done, and the workers may be gone: on with the attack")
+        setting, self.record = take_up(self.config, resumed, self.options.labels, self.options.out)
+        self.folder_is_ours = True
+        self.begin(setting)
+        with stoppable(self.options.stop_signals):
+            self.start_attack(resumed)
+        write_model(self.options.out, self.record.model)
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        for one in signals:
-            signal.signal(one, signal.SIG_IGN)
-        raise InterruptedRunError("stopped before the end")
+    def begin(self, setting: Setting) -> None:
+        """Take note of the setting, which is known when all workers have joined."""
+        self.setting = setting
+        self.journal.run(self.config.model_dump(mode="json"), setting.samples, setting.rounds)
 
-    before = {one: signal.signal(one, stop) for one in signals}
-    yield
-    for one, handler in before.items():
-        signal.signal(one, handler)
+    def start_attack(self, resumed: Resumed | None) -> None:
+        """Start the attack; of a run that is resumed it reads the rounds in the transcript first."""
+        if self.attack is not None:
+            assert self.setting is not None
+            self.record.queue = self.attack.queue
+            rounds = resumed.state.rounds if resumed is not None else 0
+            self.attack.start(self.setting, rounds=rounds, estimates=self.options.estimates)
+
+    def observe(self, observation: Observation) -> None:
+        """Record a round, if the transcript is kept, and show it to the attack."""
+        if self.recorder is not None:
+            self.recorder.observe(observation)
+        if self.attack is not None:
+            self.attack.observe(observation)
+
+    def conclude(self) -> None:
+        """Let the attack recover, and write the results."""
+        assert self.setting is not None
+        attack = self.attack or start_attack(self.config.attack, self.setting)
+        conclude(
+            attack.recover,
+            self.record,
+            config=self.config,
+            setting=self.setting,
+            out=self.options.out,
+            journal=self.journal,
+            stop_signals=self.options.stop_signals,
+        )
+
+    def write_down(self, error: Exception) -> None:
+        """Write what there is of a run that failed, and why it did."""
+        if not self.folder_is_ours:
+            return
+        out, ended = self.options.out, str(in_words(error))
+        with contextlib.suppress(OSError):  # what cannot be written must not hide why the run failed
+            write_summary(out, self.config, self.setting, self.record, None, ended=ended)
+            write_model(out, self.record.model)
+            write_events(out, self.record)
+        if self.checkpoints.last:
+            self.journal.say(f"with --resume the run goes on after round {self.checkpoints.last}")
+        self.journal.state("ended", ended)
+
+    def close(self) -> None:
+        """Leave nothing of the attack behind."""
+        if self.attack is not None:
+            self.attack.close()
+        self.journal.close()
 
 
 async def _federate(
-    config: RunConfig,
-    options: ServeOptions,
-    journal: Journal,
-    on_address: Callable[[str], None],
-    on_joined: Callable[[], None],
-    run: _Run,
-    checkpoints: Checkpoints,
-    ahead: State | None,
+    run: _Run, ahead: State | None, on_address: Callable[[str], None], on_joined: Callable[[], None]
 ) -> None:
+    """Conduct the rounds; workers that outlive this coordinator are left waiting if the run can be resumed."""
+    options = run.options
     generations = None if ahead is None else ahead.generations
-    coordinator = Coordinator(config, journal, checkpoints, options.rejoin_timeout, generations)
+    coordinator = Coordinator(run.config, run.journal, run.checkpoints, options.rejoin_timeout, generations)
     loop = asyncio.get_running_loop()
     for number in options.stop_signals:
         loop.add_signal_handler(number, coordinator.interrupt)
     if options.controls is not None:
         heed(options.controls, coordinator, options.stop_signals[0])
-    server, address = await serve_workers(config, coordinator, options.listen, options.tls)
+    server, address = await serve_workers(run.config, coordinator, options.listen, options.tls)
     on_address(address)
-    _start_label_holder(coordinator, address, options)
+    if options.label_holder is not None:
+        options.label_holder(address, partial(_give_up, loop, coordinator))
     reason: str | None = "the coordinator failed"
-    comes_back = ahead is not None and options.workers_wait  # whatever is wrong with the folder
-    resumed = None
+    workers_wait = ahead is not None and options.workers_wait  # whatever is wrong with the folder
     try:
-        if ahead is not None:  # the workers come back while the rounds before are read
-
-            def say(text: str) -> None:
-                loop.call_soon_threadsafe(journal.say, text)
-
-            about = (options.out, config, say, options.labels, lambda: coordinator.waiting.failed)
-            resumed = await coordinator.waiting.for_thread(find_checkpoint, *about)
-            coordinator.take_up(resumed)
-            checkpoints.last = resumed.state.rounds
-        run.record, run.listening = coordinator.record, True
-        clear_run(options.out, resumed is not None)
-        if resumed is not None:
-            forget_later(options.out, resumed)
-        comes_back = False
-        run.setting = replace(await coordinator.gather(), labels=options.labels)
-        journal.run(config.model_dump(mode="json"), run.setting.samples, run.setting.rounds)
-        on_joined()
-        show_attack = await coordinator.waiting.for_thread(run.start_attack, config, options)
-        if resumed is not None and needs_process(config):
-            await coordinator.waiting.for_thread(show_again, resumed, show_attack)
-        recorder = TranscriptWriter(options.out / "transcript", config, run.setting) if config.records else None
-        if recorder is not None:
-            checkpoints.before = recorder.sync
-
-        def observe(observation: Observation) -> None:
-            if recorder is not None:
-                recorder.observe(observation)
-            if observation.shown:
-                show_attack(observation)
-
-        await coordinator.conduct(run.setting, observe)
-        write_model(options.out, run.record.model)
+        resumed = await _take_up(run, coordinator, ahead)
+        workers_wait = False
+        await _conduct(run, coordinator, resumed, on_joined)
         reason = None
     except (CafeError, OSError) as error:
         reason = str(in_words(error))
-        stopped = isinstance(error, InterruptedRunError) and options.workers_wait and checkpoints.last > 0
-        comes_back = comes_back or stopped
-        run.cut_attack()  # a thread of ours may wait for it, and would keep this process
+        stopped = isinstance(error, InterruptedRunError) and run.checkpoints.last > 0
+        workers_wait = workers_wait or (stopped and options.workers_wait)
+        if run.attack is not None:
+            run.attack.cut()  # a thread may wait for it, and would keep this process
         raise
     finally:
-        if comes_back:
+        if workers_wait:
             coordinator.vanish()
         else:
             await coordinator.end(reason)
-        await end_server(server, grace=0.0 if comes_back else 1.0)
+        await end_server(server, grace=0.0 if workers_wait else 1.0)
 
 
-def _start_label_holder(coordinator: Coordinator, address: str, options: ServeOptions) -> None:
-    """Start the label holder that is the coordinator's own, if there is one."""
-    loop = asyncio.get_running_loop()
+async def _take_up(run: _Run, coordinator: Coordinator, ahead: State | None) -> Resumed | None:
+    """Make the folder this run's; one that is resumed first reads its rounds, while the workers come back."""
+    out, resumed = run.options.out, None
+    if ahead is not None:
+        loop = asyncio.get_running_loop()
+        resumed = await coordinator.waiting.for_thread(
+            find_checkpoint,
+            out,
+            run.config,
+            lambda text: loop.call_soon_threadsafe(run.journal.say, text),
+            run.options.labels,
+            lambda: coordinator.waiting.failed,
+        )
+        coordinator.take_up(resumed)
+        run.checkpoints.last = resumed.state.rounds
+    run.record, run.folder_is_ours = coordinator.record, True
+    clear_run(out, resumed is not None)
+    if resumed is not None:
+        forget_later(out, resumed)
+    return resumed
 
-    def fail(error: CafeError) -> None:
-        with contextlib.suppress(RuntimeError):  # the rounds are over, and nobody listens any more
-            loop.call_soon_threadsafe(coordinator.give_up, error)
 
-    if options.label_holder is not None:
-        options.label_holder(address, fail)
+async def _conduct(run: _Run, coordinator: Coordinator, resumed: Resumed | None, on_joined: Callable[[], None]) -> None:
+    """Gather the workers, start the attack, conduct the rounds."""
+    setting = replace(await coordinator.gather(), labels=run.options.labels)
+    run.begin(setting)
+    on_joined()
+    await coordinator.waiting.for_thread(run.start_attack, resumed)
+    if run.config.records:
+        run.recorder = TranscriptWriter(run.options.out / "transcript", run.config, setting)
+        run.checkpoints.before = run.recorder.sync
+    await coordinator.conduct(setting, run.observe)
+    write_model(run.options.out, run.record.model)
+
+
+def _give_up(loop: asyncio.AbstractEventLoop, coordinator: Coordinator, error: CafeError) -> None:
+    """End the run because the coordinator's own label holder failed, as its thread says."""
+    with contextlib.suppress(RuntimeError):  # the rounds are over, and the loop has ended
+        loop.call_soon_threadsafe(coordinator.give_up, error)

@@ -11,6 +11,7 @@ from vfl.folder.transcript import Transcript
 from vfl.local.launch import run_federation
 from vfl.local.one_process import observations
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.partition import partition
 
 
 def small_config(**changes: Any) -> RunConfig:
@@ -25,6 +26,13 @@ def small_config(**changes: Any) -> RunConfig:
     for key, value in changes.items():
         tree[key] = {**tree[key], **value} if isinstance(tree.get(key), dict) and "name" not in value else value
     return parse_config(tree, "the test")
+
+
+def setting_of(config: RunConfig) -> Setting:
+    """The setting of a small config's run."""
+    boxes = tuple(partition((1, 8, 8), 4))
+    rounds, training = config.federation.rounds, config.training
+    return Setting(config.model, boxes, 10, 24, 8, "epochs", rounds, training.frozen, config.seed)
 
 
 def run_in_processes(config: RunConfig, out: Path) -> list[Observation]:

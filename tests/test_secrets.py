@@ -16,8 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.integration.command_support import start
-from tests.server.test_aside import setting_of
-from tests.support import run_in_one_process, small_config
+from tests.support import run_in_one_process, setting_of, small_config
 from vfl.cli import app
 from vfl.folder.transcript import TranscriptWriter
 from vfl.net.certs import make_certificates

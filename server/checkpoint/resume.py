@@ -11,14 +11,13 @@ from torch import Tensor
 
 from server.checkpoint import State, checkpoint_name, checkpoints_in, folder_of, read_checkpoint
 from server.schedule import Drawn
-from server.watching import Observer
 from vfl.config import RunConfig
 from vfl.errors import InterruptedRunError, UserError
 from vfl.files.tensor_file import DamagedError
 from vfl.folder.transcript import Transcript, TranscriptWriter, forget_after
 
 _MAY_DIFFER = "_timeout"
-"""How long anybody waits changes no number."""
+"""How long one party waits for another changes no number."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def find_checkpoint(
     if not good:
         raise _nothing_left(problems)
     state, tensors = good[0]
-    if config.attack.name == "none":  # nobody has to see those rounds again
+    if config.attack.name == "none":  # no attack has to see those rounds again
         return _going_on(Resumed(state, tensors, transcript, None), problems, say)
     raise UserError(
         f"--resume: {_in_one(problems)}; the attack would have to see those rounds again. The checkpoint of round "
@@ -135,18 +134,10 @@ def check_drawn(resumed: Resumed, drawn: Drawn) -> None:
         )
 
 
-def show_again(resumed: Resumed, observer: Observer) -> None:
-    """Show an attack the rounds that it had seen; from the same rounds it comes to the same numbers."""
-    if resumed.transcript is not None:
-        for observation in Transcript(resumed.transcript):
-            if observation.shown:
-                observer(observation)
-
-
 def _compare(config: RunConfig, state: State, path: Path) -> None:
     here = _flat(json.loads(config.model_dump_json()))
     there = _flat(state.config)
-    # Whoever looks at the rounds changes none of them; an attack that begins in the middle has not seen those before.
+    # An attack changes no round; but one that begins in the middle has not seen the rounds before.
     without_attack = config.attack.name == "none"
     for key in sorted({*here, *there}):
         may_differ = key.endswith(_MAY_DIFFER) or (without_attack and key.startswith("attack."))

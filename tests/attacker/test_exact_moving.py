@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from attacker.driver.follow import Follower
 from attacker.exact.certificate import UNSURE
 from attacker.exact.moving import follow
 from attacker.exact.moving.correct import Where, outside
@@ -15,7 +16,6 @@ from attacker.exact.moving.match import Matching, Unsettled, match, rounds_to_ma
 from attacker.exact.steps12.factors import factorize
 from attacker.interface import Recovery, attacks, silent
 from attacker.inversion import InversionOptions
-from attacker.witness import Witness
 from vfl.config import RateSchedule, TrainingConfig
 from vfl.errors import UserError
 from vfl.local.one_process import observations
@@ -49,9 +49,9 @@ def setting_for(model: str, samples: int, epochs: int, **changes: Any) -> Settin
 
 def attacked(setting: Setting, training: TrainingConfig, **options: Any) -> tuple[Recovery, Tensor, Tensor]:
     x, y = smooth_images(setting.samples)
-    attack = Witness(attacks.build(PluginSection.model_validate({"name": "exact", **options})).start(setting))
-    for observation in observations(setting, x, y, training):
-        attack.observe(observation)
+    attack = Follower(attacks.build(PluginSection.model_validate({"name": "exact", **options})).start(setting))
+    for _ in attack.follow(observations(setting, x, y, training)):
+        pass
     return attack.recover(silent), x, y
 
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
+from attacker.driver import estimates
+from attacker.driver.estimates import Partial
 from attacker.exact import Exact
 from attacker.interface import Recovery, share, silent
 from attacker.inversion import InversionOptions
-from server import snapshots
-from server.snapshots import Partial
 from tests.attacker.test_exact_attack import images, setting_for
 from vfl.config import TrainingConfig
 from vfl.folder.results import PARTIAL
@@ -51,7 +51,7 @@ def test_exact_shows_slices_as_they_are_inverted():
 def test_an_estimate_is_written_every_couple_of_seconds_at_most(tmp_path, monkeypatch):
     x, _ = images(6)
     setting, now = setting_for(x, 3, 4, workers=2), [0.0]
-    monkeypatch.setattr(snapshots.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(estimates.time, "monotonic", lambda: now[0])
     partial = Partial(tmp_path, setting)
 
     def offer(value: float) -> None:

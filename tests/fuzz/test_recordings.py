@@ -11,9 +11,9 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server import offline
+from attacker.driver import offline
+from attacker.driver.offline import _check_size
 from server.checkpoint import read_checkpoint
-from server.offline import _check_size
 from tests.fuzz.support import CORPUS, abouts, fuzz, little_memory, mutated, outcome, resigned, seeds, written
 from vfl.cli import app
 from vfl.errors import UserError

@@ -122,7 +122,7 @@ def test_exact_rebuilds_every_workers_samples_and_labels(attacked):
 
 
 def test_a_transcript_has_each_workers_uploads_and_is_attacked_offline(attacked, tmp_path):
-    from server.offline import attack_transcript
+    from attacker.driver.offline import attack_transcript
 
     config, _, out = attacked
     recorded = Transcript(out / "transcript")

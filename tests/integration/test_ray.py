@@ -13,8 +13,8 @@ import psutil
 import pytest
 import yaml
 
+from attacker.driver.offline import attack_transcript
 from attacker.inversion import InversionOptions
-from server.offline import attack_transcript
 from tests.attacker.test_inversion import pooled, problem, solve
 from tests.integration.command_support import cafe, nothing_left, start, wait_for
 from tests.vfl.sweep.fabricated import BASE, TRAINING, planned, write_sweep

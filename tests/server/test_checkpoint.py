@@ -11,13 +11,13 @@ from server.checkpoint.resume import check_drawn, check_held, find_checkpoint, f
 from server.parameters import Parameters
 from server.schedule import Drawn
 from tests.damage import damages
-from tests.server.test_aside import setting_of
-from tests.support import flat, run_in_one_process, small_config
+from tests.support import flat, run_in_one_process, setting_of, small_config
 from vfl.config import RunConfig
 from vfl.errors import UserError
 from vfl.files.tensor_file import DamagedError
 from vfl.folder.results import Disturbance, Evaluated, Record
-from vfl.folder.transcript import Transcript, TranscriptWriter, round_name
+from vfl.folder.transcript import Transcript, TranscriptWriter
+from vfl.folder.transcript.files import round_name
 from vfl.observation import ModelTensors
 
 

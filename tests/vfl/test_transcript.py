@@ -6,11 +6,11 @@ import shutil
 import pytest
 
 from tests.damage import damages
-from tests.server.test_aside import setting_of
-from tests.support import assert_same, run_in_one_process, small_config
+from tests.support import assert_same, run_in_one_process, setting_of, small_config
 from vfl.errors import UserError
 from vfl.files.tensor_file import DamagedError
-from vfl.folder.transcript import Transcript, TranscriptWriter, forget_after, parameters_name, round_name
+from vfl.folder.transcript import Transcript, TranscriptWriter, forget_after
+from vfl.folder.transcript.files import parameters_name, round_name
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ def attack(
     as_json: Json = False,
 ) -> None:
     """Run an attack offline, on what a coordinator recorded."""
-    from server.offline import attack_transcript
+    from attacker.driver.offline import attack_transcript
     from vfl.cli.progress import RunProgress
     from vfl.folder.transcript import Transcript
     from vfl.folder.trust import refuse_addresses, refuse_imports, without_download

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-from server.aside import AttackProcess
+from attacker.driver.remote import AttackProcess
 from server.disturbances import WorkerLeftError
 from vfl.errors import CafeError, in_words
 from vfl.forkserver import context, end_with_parent, warm_up

@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
+from attacker.driver.remote import needs_process
 from attacker.start import start_attack
-from server.aside import needs_process
 from server.main import ServeOptions, serve
 from server.parameters import Parameters
 from vfl.config import RunConfig

@@ -13,7 +13,7 @@ from typing import Protocol
 from vfl.config import RunConfig
 from vfl.datasets.slices import load_data, write_slices
 from vfl.errors import RunFailedError
-from vfl.folder.transcript import round_name
+from vfl.folder.transcript.files import round_name
 from vfl.net.tls import COORDINATOR, worker_role
 
 PATIENCE_SECONDS = 250.0

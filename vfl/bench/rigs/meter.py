@@ -14,7 +14,7 @@ from typing import Self
 
 import psutil
 
-from vfl.folder.transcript import round_name
+from vfl.folder.transcript.files import round_name
 
 LOOK_SECONDS = 0.1
 NEAR = 9

@@ -5,10 +5,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from attacker.interface import Attack, Recovery, silent
+from attacker.interface import Progress, Recovery, Setting, silent
 from vfl.errors import UserError
 from vfl.folder.results import write_partial, write_snapshot
-from vfl.observation import Observation, Setting
 
 PARTIAL_EVERY_SECONDS = 2.0
 
@@ -16,20 +15,20 @@ PARTIAL_EVERY_SECONDS = 2.0
 class Snapshots:
     """Asks the attack for its estimate after every `every` rounds."""
 
-    def __init__(self, out: Path, setting: Setting, attack: Attack, every: int) -> None:
-        self._out, self._setting, self._attack, self._every = out, setting, attack, every
+    def __init__(self, out: Path, setting: Setting, every: int) -> None:
+        self._out, self._setting, self._every = out, setting, every
         self._began = time.monotonic()
 
-    def observe(self, observation: Observation) -> None:
-        """Write an estimate if one is due and the rounds so far allow one."""
-        if observation.round % self._every:
+    def take(self, number: int, recover: Callable[[Progress], Recovery]) -> None:
+        """Write an estimate if one is due after this round and the rounds so far allow one."""
+        if number % self._every:
             return
         seconds = time.monotonic() - self._began
         try:
-            recovery = self._attack.recover(silent)
+            recovery = recover(silent)
         except UserError:  # not enough rounds yet, as its sentence says at the end if that is still so
             return
-        write_snapshot(self._out, self._setting, recovery, observation.round, seconds)
+        write_snapshot(self._out, self._setting, recovery, number, seconds)
 
 
 class Partial:

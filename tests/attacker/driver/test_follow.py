@@ -3,8 +3,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from attacker.driver.follow import Follower
 from attacker.interface import Progress, attacks, silent
-from attacker.witness import Witness
 from vfl.config import TrainingConfig
 from vfl.local.one_process import observations
 from vfl.observation import Observation, Setting
@@ -34,10 +34,9 @@ class Some:
 
 
 def ledger(recovery: Recovery, lr: float) -> str:
-    witness = Witness(Some(recovery))
-    for observation in shown(6, lr):
-        witness.observe(observation)
-    found = witness.recover(silent).ledger
+    follower = Follower(Some(recovery))
+    assert list(follower.follow(shown(6, lr))) == [1, 2, 3, 4, 5, 6]
+    found = follower.recover(silent).ledger
     assert found is not None
     return found.sentence
 
@@ -55,8 +54,8 @@ def test_all_rounds_are_used_unless_the_attack_says_which() -> None:
 
 
 def test_an_attack_that_used_nothing_has_no_ledger() -> None:
-    witness = Witness(attacks.build(PluginSection(name="none")).start(None))  # type: ignore[arg-type]
-    assert witness.recover(silent).ledger is None
+    follower = Follower(attacks.build(PluginSection(name="none")).start(None))  # type: ignore[arg-type]
+    assert follower.recover(silent).ledger is None
 
 
 @pytest.mark.parametrize(

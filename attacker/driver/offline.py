@@ -8,15 +8,16 @@ from pathlib import Path
 import psutil
 import torch
 
+from attacker.driver.conclude import conclude
+from attacker.driver.estimates import Snapshots
+from attacker.driver.follow import Follower
+from attacker.interface import Attack, Setting
 from attacker.start import start_attack
-from attacker.witness import Witness
-from server.main import recover
 from vfl.config import RunConfig
 from vfl.errors import UserError, in_words
 from vfl.folder.journal import Journal
 from vfl.folder.results import Record, clear_run
 from vfl.folder.transcript import Transcript
-from vfl.observation import Setting
 
 COPIES = 4
 """How often an attack holds what it recovers, at the least: as it is, its gradient, and what an optimiser keeps."""
@@ -25,15 +26,34 @@ COPIES = 4
 def attack_transcript(recorded: Transcript, config: RunConfig, folder: Path) -> None:
     """Show the config's attack all complete rounds, let it recover, and write the folder as a run would."""
     setting = recorded.setting
-    next(iter(recorded), None)  # a run that says what its files are not ends here, before memory is taken for it
+    next(iter(recorded), None)  # files that are not what the recorded run says end it here, before memory is taken
     if config.attack.name != "none":
         _check_size(setting)
-    with _saying_what_it_takes(setting):
-        _attack(recorded, config, folder, Witness(start_attack(config.attack, setting)))
+    with _memory_errors_explained(setting):
+        _attack(recorded, config, folder, start_attack(config.attack, setting))
+
+
+def _attack(recorded: Transcript, config: RunConfig, folder: Path, attack: Attack) -> None:
+    setting, rounds = recorded.setting, recorded.rounds
+    clear_run(folder)
+    journal = Journal(folder)
+    journal.run(config.model_dump(mode="json"), setting.samples, setting.rounds)
+    journal.state("attacking")
+    follower = Follower(attack, Snapshots(folder, setting, config.snapshots) if config.snapshots else None)
+    try:
+        for number in follower.follow(recorded):
+            journal.step("observing", number, rounds)
+        record = Record(rounds=rounds)
+        conclude(follower.recover, record, config=config, setting=setting, out=folder, journal=journal)
+    except Exception as error:
+        journal.state("ended", str(in_words(error)))
+        raise
+    finally:
+        journal.close()
 
 
 def _check_size(setting: Setting) -> None:
-    """Refuse samples that cannot be recovered here, whoever says that there are so many."""
+    """Refuse more samples than can be recovered here: their number is what the recorded run says of itself."""
     takes, free = COPIES * _sample_bytes(setting), psutil.virtual_memory().available
     if takes > free:
         raise UserError(
@@ -43,7 +63,7 @@ def _check_size(setting: Setting) -> None:
 
 
 @contextlib.contextmanager
-def _saying_what_it_takes(setting: Setting) -> Iterator[None]:
+def _memory_errors_explained(setting: Setting) -> Iterator[None]:
     """Turn a want of memory into a sentence."""
     try:
         yield
@@ -63,22 +83,3 @@ def _sample_bytes(setting: Setting) -> int:
 
 def _samples(setting: Setting) -> str:
     return f"{setting.samples} samples of shape {'x'.join(map(str, setting.boxes[0].sample_shape))}"
-
-
-def _attack(recorded: Transcript, config: RunConfig, folder: Path, running: Witness) -> None:
-    setting = recorded.setting
-    clear_run(folder)
-    journal = Journal(folder)
-    journal.run(config.model_dump(mode="json"), setting.samples, setting.rounds)
-    journal.state("attacking")
-    try:
-        for done, observation in enumerate(recorded, start=1):
-            if observation.shown:
-                running.observe(observation)
-            journal.step("observing", done, recorded.rounds)
-        recover(config, setting, running, Record(rounds=recorded.rounds), folder, journal)
-    except Exception as error:
-        journal.state("ended", str(in_words(error)))
-        raise
-    finally:
-        journal.close()

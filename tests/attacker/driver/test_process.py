@@ -11,27 +11,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from attacker.driver.remote import AttackProcess, RemoteAttack
 from attacker.interface import attacks, silent
-from server import shelf
-from server.aside import Aside, AttackProcess
-from server.shelf import SLOTS
 from tests.server.slow_attack import described
-from tests.support import run_in_one_process, small_config
+from tests.support import run_in_one_process, setting_of, small_config
 from vfl.errors import RunFailedError, UserError
 from vfl.files import tensor_file
 from vfl.files.direct import write_directly
 from vfl.folder.results import Queue
-from vfl.folder.transcript import Transcript, TranscriptWriter
-from vfl.observation import Setting
-from vfl.partition import partition
+from vfl.folder.transcript import Transcript, TranscriptWriter, spool
+from vfl.folder.transcript.spool import SLOTS
 
 ROUNDS = 14
-
-
-def setting_of(config) -> Setting:
-    boxes = tuple(partition((1, 8, 8), 4))
-    rounds, training = config.federation.rounds, config.training
-    return Setting(config.model, boxes, 10, 24, 8, "epochs", rounds, training.frozen, config.seed)
 
 
 def left_in_memory() -> list[Path]:
@@ -47,27 +38,24 @@ class Beside:
             federation={"rounds": ROUNDS}, training={"lr": lr}, attack={"name": name, **options}, transcript=transcript
         )
         self.rounds = run_in_one_process(self.config)
-        self.setting, self.out, self.queue = setting_of(self.config), out, Queue()
+        self.setting = setting_of(self.config)
         self.process = AttackProcess()
-        self.aside: Aside | None = None
+        self.attack = RemoteAttack(self.config, out, self.process.pipe)
 
     def __enter__(self) -> "Beside":
         return self
 
     def __exit__(self, *_) -> None:
-        if self.aside is not None:
-            self.aside.close()
+        self.attack.close()
         self.process.end()
         assert left_in_memory() == []
 
-    def start(self) -> Aside:
-        self.aside = Aside(self.process.pipe, self.config, self.setting, self.out, self.queue)
-        return self.aside
+    def start(self, rounds: int = 0) -> None:
+        self.attack.start(self.setting, rounds=rounds)
 
-    def show(self) -> None:
-        assert self.aside is not None
-        for observation in self.rounds:
-            self.aside.observe(observation)
+    def show(self, since: int = 0) -> None:
+        for observation in self.rounds[since:]:
+            self.attack.observe(observation)
 
 
 @pytest.mark.parametrize(("lr", "versions"), [(0.1, ROUNDS), (0.0, 1)])
@@ -77,20 +65,20 @@ def test_a_slow_attack_sees_every_round_once_in_order_and_to_the_last_bit(tmp_pa
         beside.show()
         assert list((tmp_path / "transcript").glob("round-*"))
         steps = []
-        recovery = beside.aside.recover(lambda *step: steps.append(step))
+        recovery = beside.attack.recover(lambda *step: steps.append(step))
         assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
         assert recovery.notes[-1] == f"{versions} versions at priority {os.getpriority(os.PRIO_PROCESS, 0)}"
         assert torch.equal(recovery.labels, torch.arange(24) % 3)
         assert steps[-1] == ("slow", 1, 1)
         assert ("observing", 1, 1) not in steps
-        assert beside.queue.longest > SLOTS
-        assert 0 < beside.queue.spilled < ROUNDS
+        assert beside.attack.queue.longest > SLOTS
+        assert 0 < beside.attack.queue.spilled < ROUNDS
         assert list((tmp_path / "transcript").iterdir()) == []
     assert not (tmp_path / "transcript").exists()
 
 
 def test_large_rounds_that_wait_on_disk_go_there_past_the_cache_to_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr(shelf, "LARGE", 0)
+    monkeypatch.setattr(spool, "LARGE", 0)
     possible, written = write_directly(tmp_path / "probe", [b"x"]), []
 
     def noted(path, parts):
@@ -101,22 +89,22 @@ def test_large_rounds_that_wait_on_disk_go_there_past_the_cache_to_the_same_bits
     with Beside(tmp_path, seconds=0.1) as beside:
         beside.start()
         beside.show()
-        recovery = beside.aside.recover(silent)
+        recovery = beside.attack.recover(silent)
         assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
     assert written
     assert set(written) == {possible}
 
 
 def test_on_a_slow_disk_the_cache_is_left_to_take_its_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(shelf, "LARGE", 0)
+    monkeypatch.setattr(spool, "LARGE", 0)
     written, clock = [], itertools.count(0, 0.6)
-    monkeypatch.setattr(shelf, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # each write takes 0.6 s
+    monkeypatch.setattr(spool, "time", SimpleNamespace(monotonic=lambda: next(clock)))  # each write takes 0.6 s
     monkeypatch.setattr(tensor_file, "write_directly", lambda path, _: written.append(path.name))
     with Beside(tmp_path, seconds=0.4) as beside:
         beside.start()
         beside.show()
-        assert beside.queue.spilled > 2
-        beside.aside.recover(silent)
+        assert beside.attack.queue.spilled > 2
+        beside.attack.recover(silent)
     assert len(written) == 4  # two rounds and their parameters
 
 
@@ -125,12 +113,12 @@ import sys
 from pathlib import Path
 import torch
 from attacker.interface import silent
-from tests.server.test_aside import Beside
+from tests.attacker.driver.test_process import Beside
 
 with Beside(Path(sys.argv[1]), threads=True) as beside:
     beside.start()
     beside.show()
-    print(*beside.aside.recover(silent).notes)
+    print(*beside.attack.recover(silent).notes)
 print(torch.get_num_threads(), "threads")
 """
 
@@ -139,7 +127,7 @@ print(torch.get_num_threads(), "threads")
 def test_an_attack_recovers_on_the_threads_that_torch_takes_from_the_environment(tmp_path, threads):
     environment = {**os.environ, "OMP_NUM_THREADS": threads}  # torch may take no more than there are cores
     command = [sys.executable, "-c", RECOVERS, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3], env=environment)
     recovering, own = done.stdout.splitlines() or pytest.fail(done.stderr)
     assert recovering == own
     assert threads != "1" or own == "1 threads"
@@ -152,45 +140,60 @@ def test_an_attack_reads_a_transcript_that_is_kept_anyway(tmp_path):
             recorder.observe(observation)
         beside.start()
         beside.show()
-        recovery = beside.aside.recover(silent)
+        recovery = beside.attack.recover(silent)
         assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
-        assert beside.queue.spilled > 0
+        assert beside.attack.queue.spilled > 0
     assert list(map(described, Transcript(tmp_path / "transcript"))) == list(map(described, beside.rounds))
 
 
+def test_a_resumed_attack_starts_at_the_first_round_of_the_kept_transcript(tmp_path):
+    with Beside(tmp_path, transcript=True) as beside:
+        recorder = TranscriptWriter(tmp_path / "transcript", beside.config, beside.setting)
+        for observation in beside.rounds:
+            recorder.observe(observation)
+        beside.start(rounds=5)
+        beside.show(since=5)
+        recovery = beside.attack.recover(silent)
+        assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
+        assert recovery.ledger.shown == ROUNDS
+        assert beside.attack.queue.longest >= 5
+
+
 def test_when_the_disk_is_full_rounds_wait_for_the_attack(tmp_path, monkeypatch):
-    monkeypatch.setattr("server.shelf.RESERVE_BYTES", 1 << 60)
+    monkeypatch.setattr(spool, "RESERVE_BYTES", 1 << 60)
     with Beside(tmp_path, seconds=0.05) as beside:
         beside.start()
         beside.show()
-        recovery = beside.aside.recover(silent)
+        recovery = beside.attack.recover(silent)
         assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
-        assert beside.queue == Queue(spilled=0, longest=SLOTS)
+        assert beside.attack.queue == Queue(spilled=0, longest=SLOTS)
 
 
 def test_when_memory_and_disk_are_full_rounds_wait_for_the_attack(tmp_path, monkeypatch):
-    monkeypatch.setattr("server.shelf.shutil.disk_usage", lambda path: SimpleNamespace(free=0))
+    monkeypatch.setattr(spool.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
     with Beside(tmp_path, seconds=0.05) as beside:
         beside.start()
         beside.show()
-        recovery = beside.aside.recover(silent)
+        recovery = beside.attack.recover(silent)
         assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
-        assert beside.queue == Queue(spilled=ROUNDS, longest=1)  # on what is left of the disk, one at a time
+        assert beside.attack.queue == Queue(spilled=ROUNDS, longest=1)  # on what is left of the disk, one at a time
 
 
 @pytest.mark.parametrize("full", [True, False])
 def test_without_room_in_memory_rounds_wait_on_disk(tmp_path, monkeypatch, full):
     if full:
-        monkeypatch.setattr("server.shelf.shutil.disk_usage", lambda path: SimpleNamespace(free=free[path == tmp_path]))
+        monkeypatch.setattr(
+            "vfl.folder.transcript.spool.shutil.disk_usage", lambda path: SimpleNamespace(free=free[path == tmp_path])
+        )
         free = {True: 1 << 60, False: 0}
     else:
-        monkeypatch.setattr("server.shelf.SHARED_MEMORY", tmp_path / "missing")
+        monkeypatch.setattr(spool, "SHARED_MEMORY", tmp_path / "missing")
     with Beside(tmp_path) as beside:
         beside.start()
         beside.show()
-        recovery = beside.aside.recover(silent)
+        recovery = beside.attack.recover(silent)
         assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
-        assert not full or beside.queue.spilled == ROUNDS
+        assert not full or beside.attack.queue.spilled == ROUNDS
 
 
 def test_its_numbers_are_those_of_an_attack_in_this_process(tmp_path):
@@ -200,7 +203,7 @@ def test_its_numbers_are_those_of_an_attack_in_this_process(tmp_path):
         beside.show()
         for observation in beside.rounds:
             here.observe(observation)
-        found, expected = beside.aside.recover(silent), here.recover(silent)
+        found, expected = beside.attack.recover(silent), here.recover(silent)
         assert found.notes == expected.notes
         for left, right in zip(found.slices, expected.slices, strict=True):
             assert torch.equal(left, right)
@@ -222,17 +225,17 @@ def test_a_setting_that_will_not_do_is_said_at_once(tmp_path):
 )
 def test_what_goes_wrong_there_is_raised_here(tmp_path, options, kind, words):
     with Beside(tmp_path, **options) as beside:
-        aside = beside.start()
+        beside.start()
         with pytest.raises(kind, match=words):  # noqa: PT012
             beside.show()
-            aside.recover(silent)
+            beside.attack.recover(silent)
 
 
 def test_a_coordinator_that_hangs_up_ends_it_in_the_middle_of_a_round(tmp_path):
     with Beside(tmp_path, seconds=300.0) as beside:
         beside.start()
         beside.show()
-        beside.aside.close()
+        beside.attack.close()
         beside.process._process.join(10)
         assert beside.process._process.exitcode == 0
 

@@ -5,33 +5,19 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
 from vfl.files import PRIVATE, PRIVATE_FOLDER, make_private, read_plain, sync, write_atomically
-from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
-from vfl.folder.fitting import check_gradients, check_indices, check_model, model_shapes
+from vfl.files.tensor_file import DamagedError
+from vfl.folder.transcript.files import RoundReader, parameters_name, round_name, write_parameters, write_round
 from vfl.limits import CLASSES, FEATURES, JSON_BYTES, SAMPLES
-from vfl.observation import (
-    BOTTOM,
-    TOP,
-    ModelTensors,
-    Observation,
-    Setting,
-    Tensors,
-    averaged,
-    with_prefix,
-    without_prefix,
-)
+from vfl.observation import Observation, Setting
 from vfl.partition import Box, tiling_problem
 
 FORMAT = 2
-
-_MANY = 1 << 53
-"""More rounds, or versions of the parameters, than any run has."""
 
 
 class TranscriptWriter:
@@ -95,21 +81,8 @@ class Transcript:
 
     def __iter__(self) -> Iterator[Observation]:
         """Yield the rounds; the model that the setting names is built, to compare its tensors with those on disk."""
-        setting, like = self.setting, model_shapes(self.setting)
-
-        @lru_cache(maxsize=1)
-        def parameters(version: int) -> ModelTensors:
-            path = self._folder / parameters_name(version)
-            found = read_parameters(path, setting, checked=True)
-            check_model(path, found, like)
-            return found
-
-        for number in range(1, self.rounds + 1):
-            path = self._folder / round_name(number)
-            observation = read_round(path, setting, parameters, checked=True)
-            if observation.round != number:
-                raise DamagedError(f"{path} holds round {observation.round}: was it renamed?")
-            yield observation
+        reader = RoundReader(self.setting, self._folder.joinpath, checked=True)
+        return map(reader.read, range(1, self.rounds + 1))
 
 
 def forget_after(folder: Path, number: int) -> None:
@@ -119,80 +92,9 @@ def forget_after(folder: Path, number: int) -> None:
         path.unlink()
 
 
-def round_name(number: int) -> str:
-    """Return what a round's file is called."""
-    return f"round-{number:07d}.safetensors"
-
-
-def parameters_name(version: int) -> str:
-    """Return what the file of a version of the parameters is called."""
-    return f"parameters-{version:07d}.safetensors"
-
-
-def write_round(path: Path, observation: Observation, checked: bool = False, direct: bool = False) -> None:
-    """Write all of a round but its parameters; with a checksum if the file is to be kept."""
-    about = {"round": str(observation.round), "version": str(observation.version)}
-    if not observation.uploads:
-        flat = _flat(observation.gradients)
-    else:  # each worker's; their average follows from them
-        flat = {f"{m}.{name}": t for m, own in enumerate(observation.uploads) for name, t in _flat(own).items()}
-    write_tensors(path, {**flat, "indices": observation.indices}, about, checked, direct)
-
-
-def write_parameters(path: Path, observation: Observation, checked: bool = False, direct: bool = False) -> None:
-    """Write the parameters that were in force in a round; with a checksum if the file is to be kept."""
-    write_tensors(path, _flat(observation.parameters), {}, checked, direct)
-
-
-def read_round(
-    path: Path, setting: Setting, parameters: Callable[[int], ModelTensors], checked: bool = False
-) -> Observation:
-    """Return a round; `parameters` returns those of a version."""
-    tensors, about = read_tensors(path, checked)
-    try:
-        number, version, indices = int(about["round"]), int(about["version"]), tensors.pop("indices")
-        if not (0 < number < _MANY and 0 < version < _MANY):
-            raise ValueError
-    except (KeyError, ValueError):
-        raise DamagedError(f"{path} does not hold a round") from None
-    about_round = (number, indices, version, parameters(version))
-    if checked:
-        check_indices(path, indices, setting)
-    if not setting.topology.is_horizontal:
-        gradients = _nested(tensors, len(setting.boxes))
-        if checked:
-            check_gradients(path, tensors, [gradients], about_round[-1])
-        return Observation(*about_round, gradients)
-    uploads = tuple(_nested(without_prefix(f"{worker}.", tensors), 1) for worker in range(setting.workers))
-    if checked:
-        check_gradients(path, tensors, uploads, about_round[-1])
-    try:
-        gradients = averaged(uploads, [*map(len, setting.topology.rows_of_each(indices))])
-    except (KeyError, RuntimeError, ZeroDivisionError):
-        raise DamagedError(f"{path} holds uploads that do not fit each other") from None
-    return Observation(*about_round, gradients, uploads)
-
-
-def read_parameters(path: Path, setting: Setting, checked: bool = False) -> ModelTensors:
-    """Return the parameters that a file holds."""
-    return _nested(read_tensors(path, checked)[0], len(setting.boxes))
-
-
 def _checksum(meta: dict[str, Any]) -> str:
     as_read = json.loads(json.dumps(meta))  # all keys are strings then, and in one order
     return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
-
-
-def _flat(tensors: ModelTensors) -> dict[str, Any]:
-    flat = with_prefix(TOP, tensors.top)
-    for worker, bottom in enumerate(tensors.bottoms):
-        flat |= with_prefix(f"{worker}.{BOTTOM}", bottom)
-    return flat
-
-
-def _nested(flat: Tensors, workers: int) -> ModelTensors:
-    bottoms = tuple(without_prefix(f"{worker}.{BOTTOM}", flat) for worker in range(workers))
-    return ModelTensors(bottoms, without_prefix(TOP, flat))
 
 
 def _setting_tree(setting: Setting) -> dict[str, Any]:

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from server import attending, resting
-from server.attending import Begin
-from server.resting import SHARE, WINDOW, Resting, Use, usable_cores
-from server.shelf import Places
-from tests.server.test_aside import setting_of
-from tests.support import small_config
+from attacker.driver import pace
+from attacker.driver.pace import SHARE, WINDOW, Pace, Use, usable_cores
+from attacker.driver.process import Begin, LiveAttack
+from tests.support import setting_of, small_config
+from vfl.folder.transcript.spool import Places
 
 
 def test_cores_are_to_spare_that_others_do_not_use():
@@ -50,33 +49,32 @@ def test_the_attack_takes_what_others_leave_and_never_less_than_its_share(monkey
         return Use(passed=seconds, busy=(others + 0.3) * seconds, own=0.3 * seconds)
 
     monkeypatch.setattr(Use, "now", now)
-    monkeypatch.setattr(resting, "usable_cores", lambda: list(range(cores)))
-    monkeypatch.setattr(resting.time, "monotonic", lambda: seconds)
-    watch, worked = Resting(), 0.4
-    assert worked / (worked + watch.after(worked)) == pytest.approx(SHARE)  # before anything is known
+    monkeypatch.setattr(pace, "usable_cores", lambda: list(range(cores)))
+    monkeypatch.setattr(pace.time, "monotonic", lambda: seconds)
+    watch, worked = Pace(), 0.4
+    assert worked / (worked + watch.rest_after(worked)) == pytest.approx(SHARE)  # before anything is known
     seconds = 2 * WINDOW
-    assert worked / (worked + watch.after(worked)) == pytest.approx(share)
+    assert worked / (worked + watch.rest_after(worked)) == pytest.approx(share)
 
 
 def test_where_there_are_no_counters_nobody_rests(monkeypatch):
     def now() -> Use:
         raise PermissionError
 
-    lost, monotonic = Resting(), resting.time.monotonic
+    lost, monotonic = Pace(), pace.time.monotonic
     monkeypatch.setattr(Use, "now", now)
-    assert Resting().after(5.0) == 0
-    monkeypatch.setattr(resting.time, "monotonic", lambda: monotonic() + 2 * WINDOW)
-    assert lost.after(5.0) == 0  # they were there at first
+    assert Pace().rest_after(5.0) == 0
+    monkeypatch.setattr(pace.time, "monotonic", lambda: monotonic() + 2 * WINDOW)
+    assert lost.rest_after(5.0) == 0  # they were there at first
 
 
 @pytest.fixture
 def attack(tmp_path):
     """An attack that is to rest for longer than anybody waits."""
     config = small_config(federation={"rounds": 4}, attack={"name": "tests.server.slow_attack:Slow"})
-    messages = SimpleNamespace(no_more_rounds=threading.Event(), waiting=3, tell=lambda _: None)
-    places = Places(tmp_path, tmp_path, recorded=False)
-    attack = attending._Attending(Begin(config.attack, setting_of(config), None, tmp_path, places), messages, 1)
-    attack._resting = SimpleNamespace(after=lambda worked: worked * 1e6)
+    line = SimpleNamespace(no_more_rounds=threading.Event(), rounds=SimpleNamespace(qsize=lambda: 3))
+    attack = LiveAttack(Begin(config.attack, setting_of(config), tmp_path, Places(tmp_path / "transcript", None)), line)
+    attack._pace.rest_after = lambda worked: worked * 1e6
     return attack
 
 
@@ -90,20 +88,20 @@ def test_a_rest_ends_with_the_rounds(attack):
     thread = rests(attack)
     thread.join(2 * WINDOW)
     assert thread.is_alive()
-    attack._messages.no_more_rounds.set()
+    attack._line.no_more_rounds.set()
     thread.join(60)
     assert not thread.is_alive()
 
 
 def test_a_rest_ends_when_cores_become_free(attack):
     thread = rests(attack)
-    attack._resting.after = lambda worked: 0.0
+    attack._pace.rest_after = lambda worked: 0.0
     thread.join(60)
     assert not thread.is_alive()
 
 
 def test_nobody_rests_while_rounds_need_the_disk(attack):
-    attack._size = 1 << 60
+    attack._round_bytes = 1 << 60
     thread = rests(attack)
     thread.join(60)
     assert not thread.is_alive()

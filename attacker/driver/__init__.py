@@ -1,0 +1,1 @@
+"""Drives an attack: live, resumed or offline it follows a transcript, then recovers."""

@@ -1,0 +1,201 @@
+"""The attack's own process: it follows the coordinator's transcript while the workers go on, then recovers.
+
+Over a pipe the coordinator sends `Begin`, the number of each round that it has written, and None after the last. The
+attack answers with how many rounds it has seen (0: it can do with the setting), `Step`s, and its pickled Recovery, or
+`Failed`. It ends when the pipe does: whatever happened to the coordinator, no process and no file is left.
+"""
+
+import contextlib
+import os
+import pickle
+import shutil
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import torch
+
+from attacker.driver.estimates import Partial, Snapshots
+from attacker.driver.follow import Follower
+from attacker.driver.pace import Pace, out_of_the_way
+from attacker.interface import Observation, Recovery, Setting, attacks
+from attacker.start import start_attack
+from vfl.device import keep_freed_memory
+from vfl.errors import CafeError, in_words
+from vfl.folder.transcript.files import RoundReader
+from vfl.folder.transcript.spool import Places
+from vfl.limits import RESERVE_BYTES
+from vfl.registry import PluginSection
+
+STEP_EVERY_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Begin:
+    """To the attack, first of all: what to run."""
+
+    attack: PluginSection
+    setting: Setting
+    out: Path
+    places: Places
+    rounds: int = 0
+    """How many rounds are in the transcript already: the run is resumed."""
+    snapshots: int | None = None
+    estimates: bool = False
+    """Whether to show unfinished estimates while it recovers."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """From the attack: how far its recovery is."""
+
+    name: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """From the attack: why it cannot go on."""
+
+    exit_code: int
+    sentence: str
+
+
+def main(pipe: Connection) -> None:
+    """Serve one run at the end of a pipe. Ctrl-C is the coordinator's business."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.setsid()  # Linux shares out time by session first: what the attack uses is not to be taken off the workers'
+    keep_freed_memory()
+    threads = torch.get_num_threads()  # all cores, or what OMP_NUM_THREADS says
+    torch.set_num_threads(1)
+    line = Line(pipe)
+    attacks.names()  # imports them all while the workers join
+    try:
+        live = LiveAttack(line.begin.get(), line)
+        line.tell(0)
+        recovery = live.run(threads)
+        line.tell(pickle.dumps(recovery))  # here, as torch would share the tensors' memory with the coordinator
+    except Exception as error:
+        if not isinstance(error, CafeError | OSError):
+            traceback.print_exc()
+        said = in_words(error)
+        line.tell(Failed(said.exit_code, str(said)))
+    line.wait_for_the_end()
+
+
+class Line:
+    """The pipe to the coordinator: a thread listens all the time, so that the coordinator's end is never missed."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._places: Places | None = None
+        self.begin: SimpleQueue[Begin] = SimpleQueue()
+        self.rounds: SimpleQueue[int | None] = SimpleQueue()
+        """Those in the transcript that the attack has not seen; None after the last."""
+        self.no_more_rounds = threading.Event()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def tell(self, message: Any) -> None:
+        """Send a message; if the coordinator is gone, the listener is about to end this process."""
+        with contextlib.suppress(ConnectionError):
+            self._pipe.send(message)
+
+    def wait_for_the_end(self) -> None:
+        """Wait until the coordinator hangs up."""
+        self._listener.join()
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = self._pipe.recv()
+            except (EOFError, OSError):
+                if self._places is not None:
+                    self._places.clear()
+                os._exit(0)
+            if isinstance(message, Begin):
+                self._places = message.places
+                for number in range(1, message.rounds + 1):
+                    self.rounds.put(number)
+                self.begin.put(message)
+            else:
+                if message is None:
+                    self.no_more_rounds.set()
+                self.rounds.put(message)
+
+
+class LiveAttack:
+    """An attack that follows a transcript as it grows."""
+
+    def __init__(self, begin: Begin, line: Line) -> None:
+        self._line, self._places = line, begin.places
+        snapshots = Snapshots(begin.out, begin.setting, begin.snapshots) if begin.snapshots else None
+        self._follower = Follower(start_attack(begin.attack, begin.setting), snapshots)
+        self._reader = RoundReader(begin.setting, begin.places.find, checked=False, done=self._was_read)
+        self._progress = _Progress(line, Partial(begin.out, begin.setting) if begin.estimates else None)
+        self._pace = Pace()
+        self._seen = 0
+        self._round_bytes = 0
+        """What the last round took while it waited."""
+
+    def run(self, threads: int) -> Recovery:
+        """Observe out of the workers' way, what is left after the last round at full speed, and recover."""
+        over = self._line.no_more_rounds
+        out_of_the_way(lambda: self._follow(over.is_set, self._rest), over)
+        self._follow(self._line.rounds.empty, lambda _worked: None)
+        torch.set_num_threads(threads)  # the workers are gone
+        return self._follower.recover(self._progress)
+
+    def _follow(self, enough: Callable[[], bool], rest: Callable[[float], None]) -> None:
+        began = time.thread_time()
+        for _ in self._follower.follow(self._rounds(enough)):
+            self._seen += 1
+            self._line.tell(self._seen)
+            rest(time.thread_time() - began)
+            began = time.thread_time()
+
+    def _rounds(self, enough: Callable[[], bool]) -> Iterator[Observation]:
+        while not enough():
+            number = self._line.rounds.get()
+            if number is not None:
+                self._round_bytes = 0
+                yield self._reader.read(number)
+
+    def _was_read(self, path: Path) -> None:
+        self._round_bytes += path.stat().st_size
+        self._places.discard(path)
+
+    def _rest(self, worked: float) -> None:
+        self._pace.rest(worked, over=self._line.no_more_rounds, hurried=self._disk_is_needed)
+
+    def _disk_is_needed(self) -> bool:
+        """Whether less of the disk is free than the waiting rounds take, besides what no run may take."""
+        free = shutil.disk_usage(self._places.disk.parent).free - RESERVE_BYTES
+        return self._line.rounds.qsize() * self._round_bytes >= free
+
+
+class _Progress:
+    """What the attack is given to show how far it is: the coordinator hears of its steps, a file has its estimate."""
+
+    def __init__(self, line: Line, partial: Partial | None) -> None:
+        self._line, self._partial = line, partial
+        self._last, self._sent = "", 0.0
+
+    def __call__(self, name: str, done: int, total: int) -> None:
+        if name != self._last or done >= total or time.monotonic() - self._sent >= STEP_EVERY_SECONDS:
+            self._last, self._sent = name, time.monotonic()
+            self._line.tell(Step(name, done, total))
+
+    def estimate(self, make: Callable[[], Recovery]) -> None:
+        """Take an unfinished estimate, if the run's user wants to see one now."""
+        if self._partial is not None:
+            self._partial.offer(make)

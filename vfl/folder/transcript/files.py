@@ -1,0 +1,188 @@
+"""The files of a transcript: one for a round, one for a version of the parameters, checked against the run they are of.
+
+A checksum keeps out accidents, not lies: what is read from a file that was kept must also fit the run's setting.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
+from vfl.limits import plain
+from vfl.models.whole import first_model
+from vfl.observation import (
+    BOTTOM,
+    TOP,
+    ModelTensors,
+    Observation,
+    Setting,
+    Tensors,
+    averaged,
+    with_prefix,
+    without_prefix,
+)
+
+_MANY = 1 << 53
+"""More rounds, or versions of the parameters, than any run has."""
+
+
+def round_name(number: int) -> str:
+    """Return what a round's file is called."""
+    return f"round-{number:07d}.safetensors"
+
+
+def parameters_name(version: int) -> str:
+    """Return what the file of a version of the parameters is called."""
+    return f"parameters-{version:07d}.safetensors"
+
+
+class RoundReader:
+    """Reads the rounds of a transcript by their numbers, and the parameters once a version."""
+
+    def __init__(
+        self,
+        setting: Setting,
+        find: Callable[[str], Path],
+        *,
+        checked: bool,
+        done: Callable[[Path], None] = lambda _path: None,
+    ) -> None:
+        """Read files where `find` says that they are, and call `done` with each that was read.
+
+        `checked` ones have a checksum and may be from elsewhere: they must fit the setting and the model it names.
+        """
+        self._setting, self._find, self._done, self._checked = setting, find, done, checked
+        self._expected = _model_shapes(setting) if checked else None
+        self._version = 0
+        self._parameters = ModelTensors((), {})
+
+    def read(self, number: int) -> Observation:
+        """Return a round, with the parameters that were in force."""
+        path = self._find(round_name(number))
+        tensors, about = read_tensors(path, self._checked)
+        try:
+            found, version, indices = int(about["round"]), int(about["version"]), tensors.pop("indices")
+            if not (0 < found < _MANY and 0 < version < _MANY):
+                raise ValueError
+        except (KeyError, ValueError):
+            raise DamagedError(f"{path} does not hold a round") from None
+        parameters = self._parameters_of(version)
+        setting, uploads = self._setting, _uploads(tensors, self._setting)
+        if self._checked:
+            _check_indices(path, indices, setting)
+            _check_gradients(path, tensors, uploads, parameters)
+        if found != number:
+            raise DamagedError(f"{path} holds round {found}: was it renamed?")
+        self._done(path)
+        if not setting.topology.is_horizontal:
+            return Observation(number, indices, version, parameters, uploads[0])
+        gradients = _average(path, uploads, indices, setting)
+        return Observation(number, indices, version, parameters, gradients, uploads)
+
+    def _parameters_of(self, version: int) -> ModelTensors:
+        if version != self._version:
+            path = self._find(parameters_name(version))
+            found = _nested(read_tensors(path, self._checked)[0], len(self._setting.boxes))
+            if self._expected is not None:
+                _check_model(path, found, self._expected)
+            self._version, self._parameters = version, found
+            self._done(path)
+        return self._parameters
+
+
+def write_round(path: Path, observation: Observation, *, checked: bool = False, direct: bool = False) -> None:
+    """Write all of a round but its parameters; with a checksum if the file is to be kept."""
+    about = {"round": str(observation.round), "version": str(observation.version)}
+    if not observation.uploads:
+        flat = _flat(observation.gradients)
+    else:  # each worker's; their average follows from them
+        flat = {f"{m}.{name}": t for m, own in enumerate(observation.uploads) for name, t in _flat(own).items()}
+    write_tensors(path, {**flat, "indices": observation.indices}, about, checked, direct)
+
+
+def write_parameters(path: Path, observation: Observation, *, checked: bool = False, direct: bool = False) -> None:
+    """Write the parameters that were in force in a round; with a checksum if the file is to be kept."""
+    write_tensors(path, _flat(observation.parameters), {}, checked, direct)
+
+
+def _uploads(tensors: Tensors, setting: Setting) -> tuple[ModelTensors, ...]:
+    """Return what each worker of a horizontal federation uploaded; what all uploaded together in a vertical one."""
+    if not setting.topology.is_horizontal:
+        return (_nested(tensors, len(setting.boxes)),)
+    return tuple(_nested(without_prefix(f"{worker}.", tensors), 1) for worker in range(setting.workers))
+
+
+def _average(path: Path, uploads: Sequence[ModelTensors], indices: Tensor, setting: Setting) -> ModelTensors:
+    try:
+        return averaged(uploads, [*map(len, setting.topology.rows_of_each(indices))])
+    except (KeyError, RuntimeError, ZeroDivisionError):
+        raise DamagedError(f"{path} holds uploads that do not fit each other") from None
+
+
+def _model_shapes(setting: Setting) -> ModelTensors:
+    """Return tensors with the names, shapes and types of the run's parameters; they need no memory of their own."""
+    try:
+        with torch.device("meta"):
+            model = first_model(setting)
+    except Exception:  # a user's own model may compute with its first values, which need memory
+        model = first_model(setting)
+    bottoms = tuple(dict(bottom.named_parameters()) for bottom in model.bottoms)
+    return ModelTensors(bottoms, dict(model.top.named_parameters()))
+
+
+def _check_model(path: Path, found: ModelTensors, like: ModelTensors) -> None:
+    """Make sure that parameters are those of the model."""
+    for tensors, expected in zip((*found.bottoms, found.top), (*like.bottoms, like.top), strict=True):
+        _check_tensors(path, tensors, expected)
+
+
+def _check_gradients(path: Path, flat: Tensors, uploads: Sequence[ModelTensors], parameters: ModelTensors) -> None:
+    """Make sure that gradients are of the parameters; a worker that withheld its upload has none."""
+    held = 0
+    for upload in uploads:
+        for tensors, expected in zip((*upload.bottoms, upload.top), (*parameters.bottoms, parameters.top), strict=True):
+            if tensors:
+                _check_tensors(path, tensors, expected)
+            held += len(tensors)
+    if held != len(flat):
+        raise DamagedError(f"{path} holds {len(flat)} tensors, of which {held} are gradients of this run's model")
+
+
+def _check_indices(path: Path, indices: Tensor, setting: Setting) -> None:
+    """Make sure that a round's samples are some of the run's, each once."""
+    whole = indices.dtype == torch.int64 and indices.dim() == 1 and 0 < len(indices) <= setting.samples
+    if not whole or not 0 <= int(indices.min()) <= int(indices.max()) < setting.samples:
+        raise DamagedError(
+            f"{path} holds {_described(indices)} as the round's samples, expected numbers "
+            f"(int64) below {setting.samples}"
+        )
+    if len(indices.unique()) != len(indices):
+        raise DamagedError(f"{path} names a sample twice in one round")
+
+
+def _flat(tensors: ModelTensors) -> dict[str, Any]:
+    flat = with_prefix(TOP, tensors.top)
+    for worker, bottom in enumerate(tensors.bottoms):
+        flat |= with_prefix(f"{worker}.{BOTTOM}", bottom)
+    return flat
+
+
+def _nested(flat: Tensors, workers: int) -> ModelTensors:
+    bottoms = tuple(without_prefix(f"{worker}.{BOTTOM}", flat) for worker in range(workers))
+    return ModelTensors(bottoms, without_prefix(TOP, flat))
+
+
+def _check_tensors(path: Path, found: Tensors, expected: Tensors) -> None:
+    for name in {**expected, **found}:
+        here, there = (_described(side.get(name)) for side in (found, expected))
+        if here != there:
+            raise DamagedError(f"{path} has for {plain(name)} {here}, the run's model {there}: is it of another run?")
+        if not bool(torch.isfinite(found[name].sum())) and not bool(torch.isfinite(found[name]).all()):
+            raise DamagedError(f"{path} has values of {plain(name)} that are not finite")
+
+
+def _described(tensor: Tensor | None) -> str:
+    return "nothing" if tensor is None else plain(f"{tensor.dtype} of shape {tuple(tensor.shape)}")
