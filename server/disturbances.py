@@ -1,17 +1,20 @@
-"""What may go wrong in the middle of a run without ending it: workers that are lost and come back, failed exchanges."""
+"""What may go wrong in a run: failures end it; disturbances (lost workers, failed exchanges) are mended."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from server.checkpoint.resume import Resumed
 from server.membership import Member
-from vfl.errors import RunFailedError
+from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.folder.results import Disturbance, Record
 from vfl.limits import LONGEST_REASON, MOST_REASONS, MOST_TRIES
 
+T = TypeVar("T")
+
 SETTLE_SECONDS = 0.3
-"""How long it is waited before all are counted: one that was lost often shows as an exchange that failed first."""
+"""How long mending waits before it counts the workers: a lost one often shows as another's failed exchange first."""
 
 
 def in_trouble(member: Member, reason: str) -> str:
@@ -29,6 +32,64 @@ class WorkerLeftError(RunFailedError):
     def __init__(self, worker: int, reason: str) -> None:
         super().__init__(reason)
         self.worker = worker
+
+
+class Failure:
+    """What ends a run before its time: the first one counts, and ends whatever is waited for."""
+
+    def __init__(self) -> None:
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: CafeError) -> None:
+        """End all waits with an error; the first one counts."""
+        if not self._failure.done():
+            self._failure.set_exception(error)
+            self._failure.exception()  # looked at: asyncio need not warn if nothing waits any more
+
+    def interrupt(self) -> None:
+        """End the run because a person asks for it."""
+        self.fail(InterruptedRunError("stopped before the end"))
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is an error."""
+        return self._failure.done()
+
+    def check(self) -> None:
+        """Raise the error, if there is one."""
+        if self._failure.done():
+            self._failure.result()
+
+    async def for_thread(self, do: Callable[..., T], *arguments: Any) -> T:
+        """Let a thread do something, and wait for it no longer than until the run fails."""
+        doing = asyncio.ensure_future(asyncio.to_thread(do, *arguments))
+        try:
+            await self.until(doing, None, str)
+        except BaseException:
+            doing.add_done_callback(look_at)
+            raise
+        return doing.result()
+
+    async def until(
+        self,
+        ready: Awaitable[Any],
+        timeout: float | None,
+        late: Callable[[], str],
+        disturbed: "asyncio.Future[None] | None" = None,
+    ) -> None:
+        """Wait for something, but no longer than until the run fails, is disturbed, or the time is up."""
+        # What is a future already (an evaluation, the observer's thread) outlives this wait, a mere wait does not.
+        task = asyncio.shield(ready) if isinstance(ready, asyncio.Future) else asyncio.ensure_future(ready)
+        awaited = {task, self._failure} | ({disturbed} if disturbed else set())
+        done, _ = await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        if task not in done:
+            task.cancel()
+        self.check()
+        if not done:
+            raise RunFailedError(late())
+        if task not in done:
+            raise DisturbedError
+        task.result()
 
 
 class Disturbances:
@@ -91,3 +152,9 @@ class Disturbances:
     def round_done(self) -> None:
         """Note that a round has been finished."""
         self._tries = 0
+
+
+def look_at(task: "asyncio.Future[Any]") -> None:
+    """Look at the end of what is not waited for any more: asyncio warns of an error that is never looked at."""
+    if not task.cancelled():
+        task.exception()

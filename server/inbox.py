@@ -1,4 +1,4 @@
-"""One round's uploads: what is checked before any of it is used."""
+"""What workers answer to an order, a round's uploads or their counts on test samples, checked before it is used."""
 
 import asyncio
 import math
@@ -10,10 +10,46 @@ import torch
 from torch import Tensor
 
 from protos.codec import CodecError, describe, raw_bytes
-from protos.coordinator_pb2 import UploadHeader
-from server.membership import RefusedError
+from protos.coordinator_pb2 import Evaluation, UploadHeader
+from server.membership import Member, RefusedError
 from vfl.observation import Tensors
 from vfl.topology import Topology
+
+
+class Answers:
+    """What is expected of the workers: of the last start alone, as rounds are begun anew after a worker was lost."""
+
+    def __init__(self) -> None:
+        self.run_id = ""
+        """Of the last start."""
+        self.inboxes: dict[int, Inbox] = {}
+        """Of the rounds that are under way."""
+        self.counts: Counts | None = None
+        """Of the last test batch."""
+
+    def inbox_of(self, member: Member, header: UploadHeader) -> "Inbox":
+        """Return where an upload belongs, if its round is under way."""
+        if header.worker != member.worker:
+            raise RefusedError(
+                grpc.StatusCode.PERMISSION_DENIED, f"worker {member.worker} cannot upload for worker {header.worker}"
+            )
+        if header.run_id != self.run_id:
+            raise RefusedError(grpc.StatusCode.ABORTED, f"round {header.round} was begun anew")
+        if header.round not in self.inboxes:
+            now = min(self.inboxes, default=None)
+            on = "no round is on" if now is None else f"the current round is {now}"
+            raise RefusedError(
+                grpc.StatusCode.FAILED_PRECONDITION, f"worker {member.worker} uploaded for round {header.round}, {on}"
+            )
+        return self.inboxes[header.round]
+
+    def evaluated(self, member: Member, evaluation: Evaluation) -> None:
+        """Take what a worker counted on test samples."""
+        if evaluation.run_id != self.run_id:
+            raise RefusedError(grpc.StatusCode.ABORTED, "that evaluation was begun anew")
+        if self.counts is None:
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "no evaluation of that number is on")
+        self.counts.put(member.worker, evaluation)
 
 
 @dataclass(frozen=True)
@@ -93,6 +129,42 @@ class Inbox:
         self._uploads[upload.worker] = upload
         if not self.missing:
             self.full.set()
+
+
+class Counts:
+    """What workers count on a batch of test samples: the label holder on all of it, or each worker on its own part."""
+
+    def __init__(self, number: int, totals: Mapping[int, int]) -> None:
+        """Begin without counts; `totals` says which workers are asked, and on how many samples."""
+        self._number, self._totals = number, totals
+        self._counted: dict[int, Evaluation] = {}
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def correct(self) -> int:
+        """Return how many samples were classified right."""
+        return sum(one.correct for one in self._counted.values())
+
+    @property
+    def loss_sum(self) -> float:
+        """Return the samples' summed loss; always in the workers' order, so that it is always the same."""
+        return sum(self._counted[worker].loss_sum for worker in sorted(self._counted))
+
+    def put(self, worker: int, evaluation: Evaluation) -> None:
+        """Take what a worker counted."""
+        if self.done.done() or worker in self._counted or evaluation.round != self._number:
+            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "no evaluation of that number is on")
+        total = self._totals.get(worker)
+        if total is None:
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, f"worker {worker} was not asked to evaluate")
+        if evaluation.total != total or evaluation.correct > total:
+            raise RefusedError(
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"{evaluation.correct} of {evaluation.total} right, expected of {total}",
+            )
+        self._counted[worker] = evaluation
+        if len(self._counted) == len(self._totals):
+            self.done.set_result(None)
 
 
 def all_finite(tensor: Tensor) -> bool:

@@ -18,8 +18,9 @@ from server.checkpoint import Checkpoints, State
 from server.checkpoint.finished import is_finished, take_up
 from server.checkpoint.resume import Resumed, find_checkpoint, forget_later, look_ahead
 from server.controls import heed
-from server.coordinator import Coordinator
 from server.service import serve_workers
+from server.session import Session
+from server.trainer import Trainer
 from vfl.config import RunConfig
 from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, InterruptedRunError, in_words
@@ -189,22 +190,22 @@ async def _federate(
     """Conduct the rounds; workers that outlive this coordinator are left waiting if the run can be resumed."""
     options = run.options
     generations = None if ahead is None else ahead.generations
-    coordinator = Coordinator(run.config, run.journal, run.checkpoints, options.rejoin_timeout, generations)
+    session = Session(run.config, run.journal, rejoin_timeout=options.rejoin_timeout, generations=generations)
     loop = asyncio.get_running_loop()
     for number in options.stop_signals:
-        loop.add_signal_handler(number, coordinator.interrupt)
+        loop.add_signal_handler(number, session.failure.interrupt)
     if options.controls is not None:
-        heed(options.controls, coordinator, options.stop_signals[0])
-    server, address = await serve_workers(run.config, coordinator, options.listen, options.tls)
+        heed(options.controls, session.pause, options.stop_signals[0])
+    server, address = await serve_workers(run.config, session, options.listen, options.tls)
     on_address(address)
     if options.label_holder is not None:
-        options.label_holder(address, partial(_give_up, loop, coordinator))
+        options.label_holder(address, partial(_give_up, loop, session))
     reason: str | None = "the coordinator failed"
     workers_wait = ahead is not None and options.workers_wait  # whatever is wrong with the folder
     try:
-        resumed = await _take_up(run, coordinator, ahead)
+        resumed = await _take_up(run, session, ahead)
         workers_wait = False
-        await _conduct(run, coordinator, resumed, on_joined)
+        await _conduct(run, session, resumed, on_joined)
         reason = None
     except (CafeError, OSError) as error:
         reason = str(in_words(error))
@@ -215,48 +216,49 @@ async def _federate(
         raise
     finally:
         if workers_wait:
-            coordinator.vanish()
+            session.vanish()
         else:
-            await coordinator.end(reason)
+            await session.end(reason)
         await end_server(server, grace=0.0 if workers_wait else 1.0)
 
 
-async def _take_up(run: _Run, coordinator: Coordinator, ahead: State | None) -> Resumed | None:
+async def _take_up(run: _Run, session: Session, ahead: State | None) -> Resumed | None:
     """Make the folder this run's; one that is resumed first reads its rounds, while the workers come back."""
     out, resumed = run.options.out, None
     if ahead is not None:
         loop = asyncio.get_running_loop()
-        resumed = await coordinator.waiting.for_thread(
+        resumed = await session.failure.for_thread(
             find_checkpoint,
             out,
             run.config,
             lambda text: loop.call_soon_threadsafe(run.journal.say, text),
             run.options.labels,
-            lambda: coordinator.waiting.failed,
+            lambda: session.failure.failed,
         )
-        coordinator.take_up(resumed)
+        session.take_up(resumed)
         run.checkpoints.last = resumed.state.rounds
-    run.record, run.folder_is_ours = coordinator.record, True
+    run.record, run.folder_is_ours = session.record, True
     clear_run(out, resumed is not None)
     if resumed is not None:
         forget_later(out, resumed)
     return resumed
 
 
-async def _conduct(run: _Run, coordinator: Coordinator, resumed: Resumed | None, on_joined: Callable[[], None]) -> None:
+async def _conduct(run: _Run, session: Session, resumed: Resumed | None, on_joined: Callable[[], None]) -> None:
     """Gather the workers, start the attack, conduct the rounds."""
-    setting = replace(await coordinator.gather(), labels=run.options.labels)
+    setting = replace(await session.gather(), labels=run.options.labels)
     run.begin(setting)
     on_joined()
-    await coordinator.waiting.for_thread(run.start_attack, resumed)
+    await session.failure.for_thread(run.start_attack, resumed)
     if run.config.records:
         run.recorder = TranscriptWriter(run.options.out / "transcript", run.config, setting)
         run.checkpoints.before = run.recorder.sync
-    await coordinator.conduct(setting, run.observe)
+    trainer = Trainer(run.config, setting, session, run.checkpoints, journal=run.journal)
+    await trainer.train(run.observe)
     write_model(run.options.out, run.record.model)
 
 
-def _give_up(loop: asyncio.AbstractEventLoop, coordinator: Coordinator, error: CafeError) -> None:
+def _give_up(loop: asyncio.AbstractEventLoop, session: Session, error: CafeError) -> None:
     """End the run because the coordinator's own label holder failed, as its thread says."""
     with contextlib.suppress(RuntimeError):  # the rounds are over, and the loop has ended
-        loop.call_soon_threadsafe(coordinator.give_up, error)
+        loop.call_soon_threadsafe(session.failure.fail, error)

@@ -1,9 +1,8 @@
-"""The coordinator's gRPC server: its service turns messages into calls of the run, and refusals into gRPC statuses."""
+"""The coordinator's gRPC server: its service turns messages into calls of the session, refusals into statuses."""
 
-from collections import Counter
 from collections.abc import AsyncIterator
 from math import isfinite
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -21,8 +20,9 @@ from protos.coordinator_pb2 import (
 )
 from protos.wire import ALIGNMENT_SERVICE, COORDINATOR_SERVICE, ChunkView
 from server.alignment import AlignmentService
-from server.inbox import Inbox, Upload
-from server.membership import Member, Membership, RefusedError
+from server.inbox import Upload
+from server.membership import Member, RefusedError
+from server.session import Session
 from vfl.config import RunConfig
 from vfl.limits import plain
 from vfl.net.pace import Pace
@@ -34,37 +34,20 @@ NO_FAULT = (grpc.StatusCode.ABORTED, grpc.StatusCode.DATA_LOSS)
 of a worker which is killed is. One that is alive and sends too little hears of it, and says itself that it leaves."""
 
 
-class Run(Protocol):
-    """What the service needs of the run that it serves."""
-
-    membership: Membership
-    inboxes: dict[int, Inbox]
-    run_id: str
-    bytes_up: Counter[int]
-    bytes_down: Counter[int]
-    """By worker."""
-
-    def evaluated(self, member: Member, evaluation: Evaluation) -> None:
-        """Take what the label holder counted."""
-
-    def exchanged(self, member: Member, peer_bytes: int) -> None:
-        """Hear how many bytes went between workers."""
-
-    def troubled(self, member: Member, trouble: Trouble) -> None:
-        """Hear that a worker cannot go on."""
-
-
-async def serve_workers(config: RunConfig, run: Run, listen: str, tls: Identity | None) -> tuple[grpc.aio.Server, str]:
+async def serve_workers(
+    config: RunConfig, session: Session, listen: str, tls: Identity | None
+) -> tuple[grpc.aio.Server, str]:
     """Let workers call; return the server and its address."""
     federation, proved = config.federation, tls is not None
     server = grpc.aio.server(
         options=server_options(config.topology.parties, federation.silence_timeout),
         interceptors=[Pace(federation.round_timeout)],
     )
-    services: dict[ServiceDescriptor, object] = {COORDINATOR_SERVICE: CoordinatorService(run, proved)}
+    services: dict[ServiceDescriptor, object] = {COORDINATOR_SERVICE: CoordinatorService(session, proved)}
     if config.aligns:
-        patience = federation.join_timeout
-        services[ALIGNMENT_SERVICE] = AlignmentService(federation.workers, proved, patience, lambda: bool(run.run_id))
+        services[ALIGNMENT_SERVICE] = AlignmentService(
+            federation.workers, proved, federation.join_timeout, lambda: bool(session.answers.run_id)
+        )
     port = await start_server(server, services, listen, tls)
     return server, f"{listen.rpartition(':')[0]}:{port}"
 
@@ -72,23 +55,24 @@ async def serve_workers(config: RunConfig, run: Run, listen: str, tls: Identity 
 class CoordinatorService:
     """The service that workers call; over TLS, with certificates that say which worker it is."""
 
-    def __init__(self, run: Run, tls: bool = False) -> None:
-        self._run, self._tls = run, tls
+    def __init__(self, session: Session, tls: bool = False) -> None:
+        self._session, self._tls = session, tls
 
     async def Join(self, request: JoinRequest, context: Any) -> AsyncIterator[Order | bytes]:
         """Let a worker in and send it its orders until the end."""
         try:
             self._check_caller(context, request.worker)
-            member = self._run.membership.admit(request, proved=self._tls)
+            member = self._session.membership.admit(request, proved=self._tls)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
         try:
             while (orders := await member.lines.get()) is not None:
                 for order in orders:
-                    self._run.bytes_down[member.worker] += len(order) if isinstance(order, bytes) else order.ByteSize()
+                    size = len(order) if isinstance(order, bytes) else order.ByteSize()
+                    self._session.traffic.down[member.worker] += size
                     yield order
         finally:
-            self._run.membership.remove(member)
+            self._session.membership.remove(member)
 
     async def Upload(self, request_iterator: AsyncIterator[UploadPart | ChunkView], context: Any) -> UploadReceipt:
         """Take one round's gradients of one worker."""
@@ -115,9 +99,9 @@ class CoordinatorService:
                     grpc.StatusCode.INVALID_ARGUMENT,
                     f"worker {member.worker} reported a test loss of {request.loss_sum}: did training diverge?",
                 )
-            self._run.evaluated(member, request)
-            self._run.bytes_up[member.worker] += request.ByteSize()
-            self._run.exchanged(member, request.peer_bytes)
+            self._session.answers.evaluated(member, request)
+            self._session.traffic.up[member.worker] += request.ByteSize()
+            self._session.traffic.exchanged(member.worker, request.peer_bytes)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
         return EvaluationReceipt(round=request.round)
@@ -127,13 +111,13 @@ class CoordinatorService:
         try:
             member = self._member(request.session, context)
             request.reason = plain(request.reason)
-            self._run.troubled(member, request)
+            self._session.troubled(member, request)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
         return TroubleReceipt()
 
     def _member(self, session: str, context: Any) -> Member:
-        member = self._run.membership.of_session(session)
+        member = self._session.membership.of_session(session)
         self._check_caller(context, member.worker)
         return member
 
@@ -149,19 +133,7 @@ class CoordinatorService:
         self, member: Member, first: UploadPart, parts: AsyncIterator[UploadPart | ChunkView]
     ) -> UploadReceipt:
         header = first.header
-        if header.worker != member.worker:
-            raise RefusedError(
-                grpc.StatusCode.PERMISSION_DENIED, f"worker {member.worker} cannot upload for worker {header.worker}"
-            )
-        if header.run_id != self._run.run_id:
-            raise RefusedError(grpc.StatusCode.ABORTED, f"round {header.round} was begun anew")
-        inbox = self._run.inboxes.get(header.round)
-        if inbox is None:
-            now = min(self._run.inboxes, default=None)
-            on = "no round is on" if now is None else f"the current round is {now}"
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION, f"worker {member.worker} uploaded for round {header.round}, {on}"
-            )
+        inbox = self._session.answers.inbox_of(member, header)
         limit = inbox.check_header(header)
         received, cut_short = first.ByteSize(), False
         try:
@@ -182,6 +154,6 @@ class CoordinatorService:
         withheld = plain(header.withheld) if header.HasField("withheld") else None
         inbox.put(Upload(member.worker, gradients, loss, withheld))
         member.refusal = None
-        self._run.bytes_up[member.worker] += received
-        self._run.exchanged(member, header.peer_bytes)
+        self._session.traffic.up[member.worker] += received
+        self._session.traffic.exchanged(member.worker, header.peer_bytes)
         return UploadReceipt(round=header.round)

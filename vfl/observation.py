@@ -1,6 +1,6 @@
 """What the coordinator sees, and all that an attack is ever shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -65,6 +65,9 @@ class Observation:
     def shown(self) -> bool:
         """Whether attacks are shown it: if all uploaded; in a horizontal federation what some uploaded."""
         return any(part.complete(self.parameters) for part in self.uploads or (self.gradients,))
+
+
+Observer = Callable[[Observation], None]
 
 
 @dataclass(frozen=True)

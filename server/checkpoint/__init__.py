@@ -151,7 +151,7 @@ class Checkpoints:
         return self._every is not None and number % self._every == 0
 
     def wanted(self, record: Record) -> bool:
-        """Tell whether there is to be one after a round that may be the last, and there is none yet with all of it."""
+        """Tell whether the last round or evaluation is in no checkpoint yet, where checkpoints are made."""
         there_is = (self.last, self._evaluations)
         return self._every is not None and bool(record.rounds) and (record.rounds, len(record.evaluations)) > there_is
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from server.checkpoint import State
 from server.checkpoint.resume import Resumed, forget_later
+from server.evaluation import has_converged
 from server.parameters import Parameters
-from server.stopping import has_converged
 from vfl.config import RunConfig
 from vfl.folder.results import Disturbance, Record, clear_run
 from vfl.observation import Setting

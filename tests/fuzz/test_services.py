@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections import Counter
 from types import SimpleNamespace
 
 import grpc
@@ -17,10 +16,11 @@ from protos.coordinator_pb2 import Evaluation, JoinRequest, Slice, Trouble
 from protos.doctor_pb2 import Block, CompareReply, CompareRequest, ReportRequest
 from protos.worker_pb2 import SwapPart
 from server.alignment import AlignmentService
-from server.counting import Counting
 from server.disturbances import in_trouble
+from server.inbox import Answers, Counts
 from server.membership import Membership
 from server.service import CoordinatorService
+from server.session import Traffic
 from tests.fuzz.support import fuzz, mutated, outcome, seeds
 from tests.fuzz.test_wire import read
 from tests.support import small_config
@@ -118,21 +118,15 @@ def test_what_a_label_holder_answers_to_an_output(parts):
     assert gradient is None or (gradient.shape, gradient.dtype) == (output.shape, output.dtype)
 
 
-class Run:
+class PlayedSession:
     """A run of one member, in which an evaluation of five samples is on."""
 
     def __init__(self):
-        self.noted, self.inboxes, self.run_id = [], {}, "r"
-        self.bytes_up, self.bytes_down = Counter(), Counter()
+        self.noted, self.answers, self.traffic = [], Answers(), Traffic(Topology(2))
+        self.answers.run_id = "r"
         self.membership = Membership(Topology(2), lambda _: None)
         self.member = self.membership.admit(JoinRequest.FromString(seeds("join")[0]))
-        self.counting = Counting(4, {self.member.worker: 5})
-
-    def evaluated(self, member, evaluation):
-        self.counting.put(member.worker, evaluation)
-
-    def exchanged(self, _member, peer_bytes):
-        self.bytes_up[0] += peer_bytes
+        self.answers.counts = self.counts = Counts(4, {self.member.worker: 5})
 
     def troubled(self, member, trouble):
         self.noted.append(in_trouble(member, trouble.reason))
@@ -141,6 +135,7 @@ class Run:
 reports = mutated("report").map(lambda data: (read(Evaluation, data), read(Trouble, data)))
 evaluations = st.builds(
     Evaluation,
+    run_id=st.sampled_from(["r", "r", "r", "x"]),
     round=st.sampled_from([4, 5]),
     correct=st.sampled_from([0, 5, 6, (1 << 64) - 1]),
     total=st.sampled_from([5, 0, (1 << 64) - 1]),
@@ -156,7 +151,7 @@ def test_reports_of_a_worker_that_has_joined(made):
     evaluation, trouble = made
 
     async def report():
-        run = Run()
+        run = PlayedSession()
         for message, name in ((evaluation, "ReportEvaluation"), (trouble, "ReportTrouble")):
             if message is not None:
                 message.session = run.member.session
@@ -165,8 +160,8 @@ def test_reports_of_a_worker_that_has_joined(made):
         return run
 
     run = asyncio.run(report())
-    assert run.counting.correct <= 5
-    assert abs(run.counting.loss_sum) < float("inf")
+    assert run.counts.correct <= 5
+    assert abs(run.counts.loss_sum) < float("inf")
     assert all(words.isprintable() and len(words) < LONGEST_REASON + 20 for words in run.noted)
 
 

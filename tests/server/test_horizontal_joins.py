@@ -8,8 +8,7 @@ import torch
 
 from protos.codec import announce
 from protos.coordinator_pb2 import Evaluation, Slice, UploadHeader
-from server.counting import Counting
-from server.inbox import Inbox, Upload
+from server.inbox import Counts, Inbox, Upload
 from server.membership import Membership, RefusedError
 from tests.integration.protocol_support import join_request
 from vfl.topology import Topology
@@ -76,22 +75,22 @@ def test_every_upload_has_a_loss():
 
 def test_an_evaluation_is_done_when_each_worker_has_counted_its_own():
     async def count():
-        counting = Counting(7, {0: 4, 2: 3})
+        counts = Counts(7, {0: 4, 2: 3})
 
         def refused(worker, **numbers):
             with pytest.raises(RefusedError) as caught:
-                counting.put(worker, Evaluation(**{"round": 7, "correct": 1, "total": 4, **numbers}))
+                counts.put(worker, Evaluation(**{"round": 7, "correct": 1, "total": 4, **numbers}))
             return caught.value.code
 
         assert refused(1) == grpc.StatusCode.PERMISSION_DENIED
         assert refused(0, total=3) == grpc.StatusCode.INVALID_ARGUMENT
         assert refused(0, correct=5) == grpc.StatusCode.INVALID_ARGUMENT
         assert refused(0, round=6) == grpc.StatusCode.FAILED_PRECONDITION
-        counting.put(2, Evaluation(round=7, correct=3, total=3, loss_sum=0.5))
+        counts.put(2, Evaluation(round=7, correct=3, total=3, loss_sum=0.5))
         assert refused(2, total=3) == grpc.StatusCode.FAILED_PRECONDITION
-        assert not counting.done.done()
-        counting.put(0, Evaluation(round=7, correct=1, total=4, loss_sum=1.25))
-        await counting.done
-        return counting.correct, counting.loss_sum
+        assert not counts.done.done()
+        counts.put(0, Evaluation(round=7, correct=1, total=4, loss_sum=1.25))
+        await counts.done
+        return counts.correct, counts.loss_sum
 
     assert asyncio.run(count()) == (4, 1.75)

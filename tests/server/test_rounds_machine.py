@@ -13,11 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from protos.codec import announce
 from protos.coordinator_pb2 import Trouble, UploadHeader, UploadPart
 from protos.wire import UPLOAD
-from server import disturbances, watching
+from server import background, disturbances
 from server.checkpoint import Checkpoints
-from server.coordinator import Coordinator
 from server.parameters import Parameters, gradients_of_round
 from server.service import CoordinatorService
+from server.session import Session
+from server.trainer import Trainer
 from tests.server.rounds_support import Call, Here, Player, TurnedDownError, assert_equal, request_of, update
 from tests.support import small_config
 from vfl.folder.journal import Journal
@@ -39,7 +40,7 @@ class Rounds(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.patched = pytest.MonkeyPatch()
         self.patched.setattr(disturbances, "SETTLE_SECONDS", 0.0)  # nobody waits for a time to pass
-        self.patched.setattr(watching, "HEAD_START", 0.0)
+        self.patched.setattr(background, "HEAD_START", 0.0)
         self.live, self.stale, self.slow, self.seen = {}, [], {}, []
         self.disturbed = 0
 
@@ -58,13 +59,15 @@ class Rounds(RuleBasedStateMachine):
 
     async def _begin(self):
         out = Path(self.folder.name)
-        self.coordinator = Coordinator(self.config, Journal(out), Checkpoints(out, self.config), rejoin_timeout=60.0)
-        self.service = CoordinatorService(self.coordinator)
+        self.journal, self.checkpoints = Journal(out), Checkpoints(out, self.config)
+        self.session = Session(self.config, self.journal, rejoin_timeout=60.0)
+        self.service = CoordinatorService(self.session)
         self.conducting = asyncio.ensure_future(self._conduct())
 
     async def _conduct(self):
-        self.setting = await self.coordinator.gather()
-        await self.coordinator.conduct(self.setting, self._observe)
+        self.setting = await self.session.gather()
+        trainer = Trainer(self.config, self.setting, self.session, self.checkpoints, journal=self.journal)
+        await trainer.train(self._observe)
 
     def _observe(self, observation):
         self.seen.append(observation)
@@ -170,7 +173,7 @@ class Rounds(RuleBasedStateMachine):
             self.run(asyncio.wait([uploading]))
             error = uploading.exception()
             assert error is None or error.code == grpc.StatusCode.ABORTED
-            assert error is None or run_id != self.coordinator.run_id
+            assert error is None or run_id != self.session.answers.run_id
             player.refused = False
 
     @precondition(lambda self: self.goes_on() and any(player.uploaded for player in self.live.values()))
@@ -179,7 +182,7 @@ class Rounds(RuleBasedStateMachine):
         player = self.live.get(worker)
         if player is not None and player.uploaded and worker not in self.slow:
             player.refused = True
-            on = player.uploaded[-1] in self.coordinator.inboxes
+            on = player.uploaded[-1] in self.session.answers.inboxes
             code = grpc.StatusCode.ALREADY_EXISTS if on else grpc.StatusCode.FAILED_PRECONDITION
             self.refuses(code, player, player.uploaded[-1])
 
@@ -198,18 +201,18 @@ class Rounds(RuleBasedStateMachine):
     def is_in_trouble(self, worker, stale):
         player = self.live.get(worker)
         if player is not None and player.run_id:
-            run_id, before = self.coordinator.run_id, list(player.ordered)
+            run_id, before = self.session.answers.run_id, list(player.ordered)
             self.disturbed += not stale
             told = Trouble(session=player.session, run_id="another" if stale else player.run_id, reason="no luck")
             self.run(self.service.ReportTrouble(told, Call()))
             if stale:
-                assert (self.coordinator.run_id, player.ordered) == (run_id, before)
+                assert (self.session.answers.run_id, player.ordered) == (run_id, before)
 
     @precondition(lambda self: self.goes_on())
     @rule(pausing=st.booleans())
     def is_paused_or_resumed(self, pausing):
         async def tell():
-            self.coordinator.pause() if pausing else self.coordinator.resume()
+            self.session.pause.begin() if pausing else self.session.pause.end()
 
         self.run(tell())
 
@@ -256,16 +259,16 @@ class Rounds(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_in_twice(self):
-        members = list(self.coordinator.membership)
+        members = list(self.session.membership)
         assert {member.worker: member.session for member in members} == {w: p.session for w, p in self.live.items()}
 
     @invariant()
     def all_play_the_rounds_that_are_on(self):
         # Whoever comes back while the run is paused hears of it when it goes on.
-        if len(self.live) == WORKERS and self.goes_on() and not self.coordinator.paused:
+        if len(self.live) == WORKERS and self.goes_on() and not self.session.pause.on:
             for player in self.live.values():
-                assert player.run_id == self.coordinator.run_id
-                assert set(self.coordinator.inboxes) <= set(player.ordered)
+                assert player.run_id == self.session.answers.run_id
+                assert set(self.session.answers.inboxes) <= set(player.ordered)
 
     def teardown(self):
         try:
@@ -292,7 +295,7 @@ class Rounds(RuleBasedStateMachine):
             self.everybody_uploads(0)
         assert self.conducting.done()
         self.conducting.result()
-        self.run(self.coordinator.end(None))
+        self.run(self.session.end(None))
         assert {player.last for player in self.live.values()} == {"end"}
         self._compare()
 
@@ -307,8 +310,8 @@ class Rounds(RuleBasedStateMachine):
             assert_equal(seen.gradients, expected)
             assert_equal(seen.parameters, parameters.current)
             parameters.update(number, expected)
-        assert len(self.seen) == self.coordinator.record.rounds == ROUNDS
-        assert_equal(self.coordinator.record.model, parameters.current)
+        assert len(self.seen) == self.session.record.rounds == ROUNDS
+        assert_equal(self.session.record.model, parameters.current)
 
 
 Rounds.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)

@@ -13,7 +13,7 @@ from protos.coordinator_pb2 import Evaluation, Order, Purpose, Round, Start, Upl
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.tensors_pb2 import Chunk
 from protos.worker_pb2 import SwapHeader, SwapPart
-from server.coordinator import EVALUATION_BATCH
+from server.evaluation import EVALUATION_BATCH
 from server.rates import learning_rate
 from server.schedule import batches_of
 from vfl.config import RunConfig

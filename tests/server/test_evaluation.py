@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from server.stopping import no_longer_improves
+from server.evaluation import no_longer_improves
 from vfl.config import EarlyStop
 
 

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from server import watching
-from server.watching import LONGEST_HEAD_START, Watching
+from server import background
+from server.background import LONGEST_HEAD_START, Background
 
 
 def test_a_run_that_ends_does_not_wait_for_ever_for_an_observer_that_is_stuck(monkeypatch):
-    monkeypatch.setattr(watching, "OVER_SECONDS", 0.1)
+    monkeypatch.setattr(background, "OVER_SECONDS", 0.1)
     released = threading.Event()
 
     async def run() -> bool:
-        looking = Watching(lambda _: released.wait(60), SimpleNamespace())
+        looking = Background(lambda _: released.wait(60), SimpleNamespace())
         looking.show(None)
         try:
             return await asyncio.wait_for(looking.over(), 30)
@@ -30,13 +30,13 @@ def test_the_next_round_goes_before_the_observer_by_a_part_of_its_time_and_never
     seen = []
 
     async def run() -> float:
-        looking, began = Watching(lambda _: seen.append(time.monotonic()), SimpleNamespace()), time.monotonic()
+        looking, began = Background(lambda _: seen.append(time.monotonic()), SimpleNamespace()), time.monotonic()
         looking.show(None, 0.1)
         await looking.task
         return seen[0] - began
 
     assert asyncio.run(run()) >= 0.03
-    looking = Watching(lambda _: None, SimpleNamespace())
+    looking = Background(lambda _: None, SimpleNamespace())
     assert looking.head_start(0.0) == 0
     assert looking.head_start(0.01) == pytest.approx(0.003)
     assert looking.head_start(10.0) == LONGEST_HEAD_START
@@ -44,7 +44,7 @@ def test_the_next_round_goes_before_the_observer_by_a_part_of_its_time_and_never
 
 def test_an_observer_who_needs_most_of_a_round_is_not_held_up():
     async def run() -> float:
-        looking = Watching(lambda _: time.sleep(0.06), SimpleNamespace())
+        looking = Background(lambda _: time.sleep(0.06), SimpleNamespace())
         looking.show(None)
         await looking.task
         return looking.head_start(0.1)

@@ -1,0 +1,80 @@
+"""The model on test samples: the workers count, and training may end when their loss no longer becomes smaller."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from protos.coordinator_pb2 import Purpose
+from server.inbox import Counts
+from server.parameters import Parameters
+from server.session import Session
+from vfl.config import EarlyStop, RunConfig
+from vfl.folder.journal import Journal
+from vfl.folder.results import Evaluated, Record
+from vfl.observation import Setting
+
+EVALUATION_BATCH = 256
+
+
+class Evaluator:
+    """Has the workers of a session evaluate the parameters as they are."""
+
+    def __init__(self, setting: Setting, session: Session, parameters: Parameters, journal: Journal) -> None:
+        self._session, self._parameters, self._journal = session, parameters, journal
+        self._topology, self._rounds = setting.topology, setting.rounds
+        self._held = [member.test_samples for member in session.members]
+        """The test samples of each party: the same at all of them, or in a horizontal federation others."""
+        self._batches = 0
+        widths = enumerate(parameters.output_widths)
+        self.peers_outputs = sum(width for party, width in widths if self._topology.sends_outputs(party))
+        """How many numbers of a sample's outputs go to the label holder."""
+
+    async def evaluate(self) -> None:
+        """Let the workers count on the test samples, if there are any and they have not just done so."""
+        record = self._session.record
+        samples = sum(self._held) if self._topology.is_horizontal else self._held[0]
+        if not samples or record.last_evaluation:
+            return
+        correct, loss = 0, 0.0
+        for start in range(0, max(self._held), EVALUATION_BATCH):
+            # Numbers beyond the training rounds': at the label holder no output is taken for another round's.
+            self._batches += 1
+            counts = await self._counted(self._rounds + self._batches, start)
+            correct += counts.correct
+            loss += counts.loss_sum
+        record.evaluations.append(Evaluated(record.rounds, loss / samples, correct / samples))
+        self._journal.evaluation(record.rounds, loss / samples, correct / samples)
+
+    async def _counted(self, number: int, start: int) -> Counts:
+        """Have a batch of test samples counted."""
+        batches = {party: torch.arange(held)[start : start + EVALUATION_BATCH] for party, held in enumerate(self._held)}
+        rows = {party: batch for party, batch in batches.items() if len(batch)}
+        await self._session.undisturbed(lambda: self._order_and_wait(number, rows))
+        self._session.record.bytes_raw += 4 * max(map(len, rows.values())) * self.peers_outputs
+        assert self._session.answers.counts is not None
+        return self._session.answers.counts
+
+    async def _order_and_wait(self, number: int, rows: Mapping[int, Tensor]) -> None:
+        totals = {party: len(own) for party, own in rows.items() if self._topology.holds_labels(party)}
+        self._session.answers.counts = counts = Counts(number, totals)
+        self._session.order(number, Purpose.PURPOSE_EVALUATE, rows, self._parameters)
+        await self._session.wait_for(counts.done, lambda: "no evaluation came")
+
+
+def has_converged(config: RunConfig, record: Record) -> bool:
+    """Tell whether training may end with the evaluations that it has."""
+    # What was evaluated before the first step says nothing of training.
+    losses = [one.loss for one in record.evaluations if any(record.rates[: one.round])]
+    return config.training.early_stop is not None and no_longer_improves(losses, config.training.early_stop)
+
+
+def no_longer_improves(losses: Iterable[float], rule: EarlyStop) -> bool:
+    """Tell whether the last `patience` of these test losses did not improve on what was best before them."""
+    best, since = math.inf, 0
+    for loss in losses:
+        since += 1
+        if loss < best - rule.min_delta:
+            best, since = loss, 0
+    return since >= rule.patience
