@@ -1,7 +1,10 @@
 """One torch thread in every process: there are several at any moment, and threads that wait for each other spin."""
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch reads it
 
@@ -13,6 +16,10 @@ torch.set_num_threads(1)
 # gRPC's handlers for forks start its poller again in a process that is just about to become another program, where it
 # finds its descriptors closed and aborts (grpc/grpc#43055).
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
+# Workers keep their secrets here, and not in the developer's home.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="cafe-state-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # Tests run in a shell's background begin with Ctrl-C ignored, and would pass that on to what they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -41,6 +41,8 @@ class FederationConfig(Section):
     silence_timeout: float = Field(SILENCE_SECONDS, ge=1)
     checkpoint_every: int | None = Field(None, ge=1)
     when_withheld: Literal["end", "continue"] = "end"
+    fixed_secrets: bool = False
+    """Whether defences draw from the run's seed: repeatable numbers, from a defence that protects nothing."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "FederationConfig":

@@ -1,20 +1,106 @@
-"""Secrets that workers keep from the coordinator: a file with random bytes."""
+"""A worker's secret: random bytes that its defences draw from, and that no other party has."""
 
+import hashlib
+import hmac
+import os
+import sys
+from functools import partial
 from pathlib import Path
 
-from vfl.errors import UserError
-from vfl.files import read_bounded
+from vfl.errors import RunFailedError, UserError
+from vfl.files import PRIVATE, PRIVATE_FOLDER, make_new, read_bounded
 from vfl.limits import PEM_BYTES
+from worker.draws import Draws
 
 LEAST_BYTES = 16
 
 
-def read_key(path: Path, option: str) -> str:
-    """Return a key file's contents as text, or say what is wrong with the option that names it."""
+class Secret:
+    """The bytes behind a worker's draws: drawn by the worker itself at the first use, unless they are given.
+
+    In `kept`, a file that only its owner reads, they outlast the process: a worker that is restarted, or a run that is
+    resumed, goes on with the same draws. Each new run has a new secret.
+    """
+
+    def __init__(self, given: bytes | None = None, kept: Path | None = None) -> None:
+        self._bytes, self._kept = given, kept
+        self._continued = False
+
+    def go_on(self) -> None:
+        """Take note that another process began this run: its secret is read, and none is drawn."""
+        self._continued = True
+
+    def draws(self, purpose: str, number: int = 0) -> Draws:
+        """Return the stream of one purpose; the same one each time."""
+        return Draws(partial(self._key, f"{purpose}/{number}"))
+
+    def reveal(self) -> bytes:
+        """Return the secret itself, for those that must share it."""
+        if self._bytes is None:
+            self._bytes = self._read() if self._continued else self._draw()
+        return self._bytes
+
+    def forget(self) -> None:
+        """Remove the file: the run is over, and its draws need not be made again."""
+        if self._kept is not None:
+            self._kept.unlink(missing_ok=True)
+
+    def _key(self, label: str) -> bytes:
+        return hmac.digest(self.reveal(), label.encode(), "sha256")
+
+    def _draw(self) -> bytes:
+        drawn = os.urandom(32)
+        if self._kept is not None:
+            try:
+                self._kept.parent.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
+                make_new(self._kept, PRIVATE)
+                self._kept.write_bytes(drawn)
+            except OSError as error:
+                print(
+                    f"this worker's secret cannot be kept in {self._kept} ({error.strerror}): the run can go on, but "
+                    f"not if this worker is restarted (cafe work --state DIR names another folder)",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        return drawn
+
+    def _read(self) -> bytes:
+        try:
+            if self._kept is not None:
+                return read_bounded(self._kept, PEM_BYTES)
+            problem = "it was kept nowhere"
+        except OSError as error:
+            problem = f"{self._kept}: {error.strerror}"
+        raise RunFailedError(
+            f"this worker comes back without the secret that its defences drew from ({problem}), and other draws would "
+            f"show the coordinator the same gradients twice: start the run anew"
+        )
+
+
+class FixedSecret(Secret):
+    """Bytes that follow from the run's seed: for repeatable numbers, and no secret at all."""
+
+    WARNING = (
+        "NOT TESTED FOR REAL: with federation.fixed_secrets the defence's draws follow from the run's seed, and an "
+        "attack can compute them and take them away again. Nothing that is said of this defence holds."
+    )
+
+    def __init__(self, seed: int, owner: str) -> None:
+        super().__init__(hashlib.sha256(f"fixed secret of {owner} under seed {seed}".encode()).digest())
+        self.used = False
+
+    def reveal(self) -> bytes:
+        """Return the bytes, and remember that they were used."""
+        self.used = True
+        return super().reveal()
+
+
+def read_key(path: Path, option: str) -> bytes:
+    """Return what a key file holds, or say what is wrong with the option that names it."""
     try:
         key = read_bounded(path, PEM_BYTES)
     except OSError as error:
         raise UserError(f"{option}: {path} cannot be read: {error.strerror}") from None
     if len(key) < LEAST_BYTES:
         raise UserError(f"{option}: {path} holds {len(key)} bytes; give it {LEAST_BYTES} random ones or more")
-    return key.hex()
+    return key

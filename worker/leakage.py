@@ -27,7 +27,7 @@ class Watch:
 
     def __init__(self, plan: Plan, inputs: int, outputs: int, error: float, cell: int) -> None:
         self._plan, self._error, self._cell = plan, error, cell
-        random = generator(plan.seed, "watched coordinates", plan.worker)
+        random = generator(0, "watched coordinates", plan.worker)
         count = min(inputs, max(ROOM * plan.batch_size, 32))
         self._coordinates = torch.randperm(inputs, generator=random)[:count]
         self._sketch = torch.randn(min(SKETCH, outputs), outputs, generator=random, dtype=torch.float64)

@@ -10,7 +10,7 @@ from vfl.errors import UserError
 from vfl.net.network import PROTOCOL_VERSION
 from worker.defences import Plan
 from worker.exchange import WorkerServer
-from worker.keys import read_key
+from worker.keys import FixedSecret, Secret, read_key
 from worker.rendezvous import Rendezvous
 from worker.session import Finished, Session, WorkerOptions
 
@@ -25,8 +25,8 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
         raise UserError(
             f"--listen {options.listen}: say with --advertise HOST:PORT how the others reach the label holder"
         )
-    key = "" if options.key_file is None else read_key(options.key_file, "--key-file")
-    plan = defence_plan(config, options.worker, len(data.x), key=key, most=data.most)
+    common = None if options.common is None else Secret(options.common)
+    plan = defence_plan(config, options.worker, len(data.x), most=data.most, secret=_secret(options), common=common)
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -34,25 +34,43 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
     server = WorkerServer(config, options.worker, options.listen, options.tls, rendezvous)
     try:
         request = join_request(data, options, options.advertise or f"{host}:{server.port}")
-        return Session(config, data, plan, rendezvous=rendezvous, options=options).run(request)
+        finished = Session(config, data, plan, rendezvous=rendezvous, options=options).run(request)
     finally:
         server.stop()
+    if finished.rounds >= plan.rounds:  # else the coordinator was stopped, and may be resumed
+        plan.secret.forget()
+    return finished
 
 
-def defence_plan(config: RunConfig, worker: int, samples: int, *, key: str = "", most: int = 0) -> Plan:
+def defence_plan(
+    config: RunConfig,
+    worker: int,
+    samples: int,
+    *,
+    most: int = 0,
+    secret: Secret | None = None,
+    common: Secret | None = None,
+) -> Plan:
     """Return what a worker's defences know before the first round; the worker with most samples has `most`, if more."""
     federation = config.federation
-    rounds = federation.planned_rounds(max(samples, most))
+    if federation.fixed_secrets:
+        secret, common = (FixedSecret(config.seed, owner) for owner in (f"worker {worker}", "all workers"))
     return Plan(
         worker=worker,
         samples=samples,
         batch_size=federation.batch_size,
-        rounds=rounds,
+        rounds=federation.planned_rounds(max(samples, most)),
         schedule=federation.schedule,
-        seed=config.seed,
         workers=1 if config.topology.is_horizontal else federation.workers,
-        key=key,
+        secret=secret or Secret(),
+        common=common,
     )
+
+
+def _secret(options: WorkerOptions) -> Secret:
+    if options.key_file is not None:
+        return Secret(read_key(options.key_file, "--key-file"))
+    return Secret(kept=None if options.state is None else options.state / "secret")
 
 
 def join_request(data: WorkerData, options: WorkerOptions, address: str) -> JoinRequest:

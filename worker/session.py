@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +38,10 @@ class WorkerOptions:
     advertise: str | None = None
     threads: int | None = None
     key_file: Path | None = None
+    state: Path | None = None
+    """The folder in which its secret outlasts this process; in memory alone without."""
+    common: bytes | None = field(default=None, repr=False)
+    """The secret that all workers have in common, where they were given one."""
     tls: Identity | None = None
     """What it proves itself with; plain text without."""
     insecure: bool = False

@@ -35,15 +35,15 @@ CHOSEN = {
     "CAFE_ATTACK": "least_squares",
     "CAFE_DEFENCE": "noise",
     "CAFE_ROUNDS": "48",
-    "CAFE_SET": "seed=4 defence.scale=0.01",
+    "CAFE_SET": "seed=4 defence.scale=0.01 federation.fixed_secrets=true",
 }
 THE_SAME = ["data.name=digits", "attack.name=least_squares", "defence={name: noise, scale: 0.01}", "seed=4"]
-THE_SAME += ["federation={workers: 4, batch_size: 4, rounds: 48}"]
+THE_SAME += ["federation={workers: 4, batch_size: 4, rounds: 48, fixed_secrets: true}"]
 
 LONG = """
 seed: 2
 data: {name: digits, samples: 60, test_samples: 20}
-federation: {workers: 4, batch_size: 6, rounds: 600, join_timeout: 900, rejoin_timeout: 300}
+federation: {workers: 4, batch_size: 6, rounds: 600, join_timeout: 900, rejoin_timeout: 300, fixed_secrets: true}
 model: {name: mlp, hidden: [16]}
 attack: {name: least_squares}
 defence: {name: noise, scale: 0.01}

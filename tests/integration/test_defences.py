@@ -35,8 +35,10 @@ def test_workers_with_different_defences_work_together_and_only_theirs_differ(tm
 
 
 @pytest.mark.slow
-def test_a_defended_federation_is_reproducible(tmp_path):
-    config = small_config(defence=[NOISY, {"name": "quantize", "bits": 4}], training={"lr": 0.1})
+def test_a_defended_federation_with_fixed_secrets_is_reproducible(tmp_path):
+    config = small_config(
+        defence=[NOISY, {"name": "quantize", "bits": 4}], training={"lr": 0.1}, federation={"fixed_secrets": True}
+    )
     assert_same(*(run_in_processes(config, tmp_path / name) for name in ("a", "b")))
 
 

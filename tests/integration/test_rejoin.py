@@ -22,7 +22,8 @@ from tests.integration.protocol_support import RawCoordinator, RawWorker, finish
 CONFIG = """
 seed: 3
 data: {name: digits, samples: 200}
-federation: {workers: 3, batch_size: 20, rounds: 150, label_holder: 1, rejoin_timeout: 60, round_timeout: 60}
+federation: {workers: 3, batch_size: 20, rounds: 150, label_holder: 1, rejoin_timeout: 60, round_timeout: 60,
+  fixed_secrets: true}
 model: {name: mlp, hidden: [24]}
 training: {optimizer: adam, lr: 0.001, evaluate_every: 50}
 transcript: true

@@ -13,7 +13,7 @@ def watched(epochs, noise=0.0, cell=8, seed=0, batch=BATCH):
     random = torch.Generator().manual_seed(seed)
     h = torch.randn(SAMPLES, INPUTS, generator=random).clamp_min(0)
     v = torch.randn(SAMPLES, OUTPUTS, generator=random)
-    plan = Plan(worker=0, samples=SAMPLES, batch_size=batch, rounds=100, schedule="epochs", seed=seed)
+    plan = Plan(worker=0, samples=SAMPLES, batch_size=batch, rounds=100, schedule="epochs")
     watch = Watch(plan, INPUTS, OUTPUTS, error=0.1, cell=cell)
     shares = []
     for _ in range(epochs):
@@ -42,7 +42,7 @@ def test_noise_hides_samples_from_subspaces_until_many_rounds_are_averaged():
 
 
 def test_an_empty_batch_says_nothing():
-    plan = Plan(worker=0, samples=SAMPLES, batch_size=BATCH, rounds=1, schedule="poisson", seed=0)
+    plan = Plan(worker=0, samples=SAMPLES, batch_size=BATCH, rounds=1, schedule="poisson")
     watch = Watch(plan, INPUTS, OUTPUTS, error=0.1, cell=8)
     watch.add(
         torch.zeros(0, dtype=torch.int64), torch.zeros(0, INPUTS), torch.zeros(OUTPUTS, INPUTS), torch.zeros(OUTPUTS)

@@ -17,6 +17,7 @@ from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix
 from vfl.registry import PluginSection
 from worker.defences import Plan, Played, Shield, defences
+from worker.keys import FixedSecret
 
 SHAPE, BATCH_SIZE, SAMPLES, ROUNDS = (3, 16, 16), 40, 800, 8000
 CASES: tuple[dict[str, Any], ...] = (
@@ -34,6 +35,7 @@ CASES: tuple[dict[str, Any], ...] = (
     {"name": "soteria", "mask": "batch", "probes": 1},
 )
 """At their defaults where nothing is said."""
+SECRET = FixedSecret(0, "the bench")
 
 
 def bench_defences(out: Path | None, short: bool) -> None:
@@ -102,7 +104,7 @@ def _federation(rounds: int, repeats: int) -> dict[str, Any]:
 
 
 def _started(case: dict[str, Any]) -> Shield:
-    plan = Plan(0, SAMPLES, BATCH_SIZE, ROUNDS, "epochs", seed=0)
+    plan = Plan(0, SAMPLES, BATCH_SIZE, ROUNDS, "epochs", secret=SECRET)
     return defences.build(PluginSection.model_validate(case)).start(plan)
 
 
@@ -120,7 +122,7 @@ def _round() -> Callable[[int], tuple[Tensors, Played]]:
     def play(turn: int) -> tuple[Tensors, Played]:
         found = torch.autograd.grad(bottom(x), parameters, at_output)
         gradients = with_prefix(BOTTOM, dict(zip(names, found, strict=True))) | with_prefix(TOP, top_gradients)
-        return gradients, Played(turn + 1, rows, x, bottom, torch.Generator().manual_seed(turn))
+        return gradients, Played(turn + 1, rows, x, bottom, SECRET.draws("bench", turn))
 
     return play
 

@@ -191,7 +191,15 @@ def work(
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")] = None,
     key_file: Annotated[
-        Path | None, typer.Option(help="A file with this worker's secret, which its defences draw from.")
+        Path | None,
+        typer.Option(help="A file with this worker's secret, which its defences draw from; it draws its own without."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A folder of this worker's alone: its secret is kept there, and a restart goes on with it.",
+        ),
     ] = None,
     tls: Tls = None,
     insecure: Insecure = False,
@@ -211,7 +219,20 @@ def work(
     from worker.session import WorkerOptions
 
     patience = config.federation.patience(REJOIN_SECONDS)
-    options = WorkerOptions(worker, coordinator, listen, advertise, threads, key_file, identity, insecure, patience)
+    from vfl.files import state_folder
+
+    options = WorkerOptions(
+        worker,
+        coordinator,
+        listen,
+        advertise,
+        threads,
+        key_file,
+        state=state or state_folder(f"worker-{worker}-of-{coordinator.replace(':', '_')}"),
+        tls=identity,
+        insecure=insecure,
+        rejoin_timeout=patience,
+    )
     finished = take_part(config, hold(config, data, options, key_file=align_key, psi=psi), options)
     print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
     for line in defence_lines([finished.defence]):

@@ -136,6 +136,8 @@ def defence_lines(reports: list[dict[str, Any]]) -> list[str]:
                 line = f"{shield['name']}: {text}" if text else shield["name"]
                 line += f". WARNING: {shield['warning']}" if shield.get("warning") else ""
                 said.setdefault(line, []).append(report["worker"])
+        if report.get("warning"):
+            said.setdefault(report["warning"], []).append(report["worker"])
     return [
         ("all workers" if len(workers) == len(reports) else f"worker {', '.join(map(str, workers))}") + f": {line}"
         for line, workers in said.items()

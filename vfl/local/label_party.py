@@ -120,7 +120,9 @@ def label_party(
     number = config.topology.label_holder
     identity = identity_for(tls, insecure, worker_role(number), {"--label-listen": told.where})
     threads = worker_threads(2)  # the coordinator computes on the same machine
-    options = WorkerOptions(number, "", told.where, told.advertise, threads, None, identity, insecure, patience)
+    options = WorkerOptions(
+        number, "", told.where, told.advertise, threads, tls=identity, insecure=insecure, rejoin_timeout=patience
+    )
     with tempfile.TemporaryDirectory(prefix="cafe-labels-") as folder:
         party = LabelParty(config, told, options, Path(folder))
         try:

@@ -5,6 +5,7 @@ starting the sixteenth worker costs milliseconds and not another import of torch
 """
 
 import contextlib
+import hashlib
 import os
 import signal
 import tempfile
@@ -24,12 +25,14 @@ from vfl.datasets import Data, Facts
 from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.device import resolve_device
 from vfl.errors import InterruptedRunError, UserError, from_words
+from vfl.files import remove, state_folder
 from vfl.folder.results import load_summary, save_summary
 from vfl.local.children import JOINED, Children, Outcome
 from vfl.local.stop import honour
 from vfl.observation import Setting
 from vfl.referee.estimates import Estimates
 from worker.defences import Chain, defences
+from worker.keys import Secret
 from worker.main import defence_plan, work
 from worker.session import WorkerOptions
 
@@ -45,7 +48,8 @@ def check(config: RunConfig, data: Data) -> None:
     chains = [config.defence_of(worker) for worker in range(config.federation.workers)]
     for worker, chain in enumerate(chains):
         if chains.index(chain) == worker:  # each different one once: an accountant takes its time
-            Chain(chain, defence_plan(config, worker, setting.samples_of(worker), most=setting.most_samples))
+            held, most = setting.samples_of(worker), setting.most_samples
+            Chain(chain, defence_plan(config, worker, held, most=most, common=Secret()))
     Parameters(setting, config.training)
     start_attack(config.attack, setting)
 
@@ -74,6 +78,8 @@ def run_federation(
         try:
             with watching:
                 _start_and_wait(config, slices, known_labels(config, data), out, quiet, children, resume, controls)
+            if load_summary(out).get("ended") == "complete":
+                remove(_state(out))
             if data.tables:
                 save_summary(out, load_summary(out) | {"tables": asdict(data.tables)})
         except (KeyboardInterrupt, InterruptedRunError):
@@ -157,15 +163,34 @@ def _start_and_wait(
         if address.code:
             raise from_words(address.code, address.sentence)
         return  # all rounds had been done, and nobody was needed for the rest
+    state = None if config.federation.checkpoint_every is None else _state(out)
+    common = _common_secret(config, state, resume)
     for worker, path in enumerate(slices):
-        told = WorkerOptions(worker=worker, coordinator=address, threads=threads, rejoin_timeout=patience)
-        children.start(f"worker {worker}", take_part, config, path, told)
+        own = None if state is None else state / f"worker-{worker}"
+        started = WorkerOptions(worker, address, threads=threads, state=own, common=common, rejoin_timeout=patience)
+        children.start(f"worker {worker}", take_part, config, path, started)
     honour()
     outcome = children.wait_for(coordinator)
     if outcome.code:
         cause = children.root_cause(outcome)
         raise from_words(cause.code, cause.sentence)
     save_summary(out, load_summary(out) | {"defence": children.defence_reports()[: config.federation.workers]})
+
+
+def _state(out: Path) -> Path:
+    """Return where the workers of a run that may be resumed keep their secrets: not in `out`, which the attack has."""
+    return state_folder(f"runs/{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]}")
+
+
+def _common_secret(config: RunConfig, state: Path | None, resume: bool) -> bytes | None:
+    """Return what all workers draw from alike, where a defence wants that; the coordinator never has it."""
+    sections = [section for worker in range(config.federation.workers) for section in config.defence_of(worker)]
+    if not any(defences.build(section).needs_common for section in sections):
+        return None
+    secret = Secret(kept=None if state is None else state / "common" / "secret")
+    if resume:
+        secret.go_on()
+    return secret.reveal()
 
 
 def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions) -> None:

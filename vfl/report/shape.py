@@ -172,6 +172,7 @@ class Defence(Shape):
 
     worker: Word
     chain: Some[Shield]
+    warning: Word = None
 
 
 class Memory(Shape):

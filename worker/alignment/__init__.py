@@ -74,7 +74,7 @@ def aligned(
         if key is None:
             common, hashes = intersect(holding.ids, talk.swap)
         else:
-            hashes = keyed_hashes(holding.ids, bytes.fromhex(key))
+            hashes = keyed_hashes(holding.ids, key)
             common = talk.compare(hashes)
         data = tables.encode([holding.take(rows_of(common, hashes))])
         if holding.label is not None:

@@ -3,7 +3,8 @@
 import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -11,8 +12,7 @@ from torch import Tensor, nn
 
 from vfl.observation import Tensors
 from vfl.registry import OURS, Plugin, PluginSection, Registry
-from vfl.seeds import derive, generator
-from worker.defences.checking import (
+from worker.defences.checks import (
     all_finite,
     fitting_mean,
     fitting_report,
@@ -21,6 +21,8 @@ from worker.defences.checking import (
     fitting_upload,
     kinds_of,
 )
+from worker.draws import Draws
+from worker.keys import FixedSecret, Secret
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,12 @@ class Plan:
     batch_size: int
     rounds: int
     schedule: str
-    seed: int
-    """The run's, which everybody knows."""
     workers: int | None = None
     """In how many workers' uploads a sample's data shows, where known: all of them, or its own in a horizontal run."""
-    key: str = ""
-    """The worker's own secret, if it has one."""
-
-    @property
-    def draws(self) -> int:
-        """Return the seed of what a defence draws; with a key the coordinator cannot know it."""
-        return derive(self.seed, f"key {self.key}") if self.key else self.seed
+    secret: Secret = field(default_factory=Secret)
+    """The worker's own: what its defences draw from. It is first read after the worker has joined."""
+    common: Secret | None = None
+    """The same at all workers, and unknown to the coordinator; None where they have none in common."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +53,13 @@ class Played:
     """The worker's own slice of the batch."""
     model: nn.Module
     """Its bottom model; the gradients' names are this model's with the prefix `bottom.`."""
-    random: torch.Generator
-    """Draws that depend on the run's seed, the worker, the round and the defence's place in the chain alone."""
+    draws: Draws
+    """Random numbers that depend on the worker's secret, the round and the defence's place in the chain alone."""
+
+    @cached_property
+    def random(self) -> torch.Generator:
+        """Return torch's own generator for code that needs one; it can be broken with effort, `draws` cannot."""
+        return torch.Generator().manual_seed(self.draws.integer(63))
 
 
 class Shield(Protocol):
@@ -90,6 +92,8 @@ class Defence(Plugin):
 
     keeps_count: ClassVar[bool] = False
     """Whether what it promises rests on having seen every round: a restarted worker then uploads no more."""
+    needs_common: ClassVar[bool] = False
+    """Whether all workers must draw alike, from the plan's `common` secret."""
 
     def schedule(self, planned: str) -> str:
         """Return how batches are really drawn, for those that play other rows than the coordinator names."""
@@ -161,7 +165,8 @@ class Chain:
         self._withheld: tuple[int, str] | None = None
 
     def start_late(self) -> None:
-        """Take note that another process was this worker before: what was counted there is lost."""
+        """Take note that another process was this worker before: its secret goes on, what it counted is lost."""
+        self._plan.secret.go_on()
         if self._counting:
             names = " and ".join(self._counting)
             self._withheld = (0, f"it was restarted, and with it went what its {names} had counted")
@@ -190,11 +195,11 @@ class Chain:
         try:
             self._compare(number, rows, gradients)
             for place, shield in enumerate(self._shields):
-                random = generator(self._plan.draws, f"defence {place} of worker {self._plan.worker}", number)
+                draws = self._plan.secret.draws(f"defence {place} of worker {self._plan.worker}", number)
                 kinds = kinds_of(gradients)  # before a defence has its hands on them
                 finite = self._foreign[place] and all_finite(gradients)
                 with self._guard(place, "apply", WithheldError):
-                    uploaded = shield.apply(gradients, Played(number, rows, x, model, random))
+                    uploaded = shield.apply(gradients, Played(number, rows, x, model, draws))
                     gradients = fitting_upload(self._names[place], uploaded, kinds, finite)
         except WithheldError as withheld:
             self._withheld = (number, str(withheld))
@@ -218,7 +223,9 @@ class Chain:
             with self._guard(place, "report"):
                 chain.append({"name": name, **fitting_report(name, shield.report())})
         withheld = {"round": self._withheld[0], "reason": self._withheld[1]} if self._withheld else None
-        return {"worker": self._plan.worker, "chain": chain, "withheld_from": withheld}
+        report = {"worker": self._plan.worker, "chain": chain, "withheld_from": withheld}
+        fixed = any(isinstance(one, FixedSecret) and one.used for one in (self._plan.secret, self._plan.common))
+        return report | {"warning": FixedSecret.WARNING} if fixed else report
 
     def _guard(self, place: int, doing: str, *passing: type[Exception]) -> AbstractContextManager[None]:
         return defences.guard(self._names[place], self._built[place], doing, *passing)

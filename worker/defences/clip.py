@@ -1,10 +1,14 @@
-"""Clipping: the whole upload is no longer than a limit."""
+"""Clipping: the whole upload is no longer than a limit. And how long gradients are."""
 
+import math
+from collections.abc import Iterable
+
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from vfl.observation import Tensors
 from worker.defences import Defence, Played, defences
-from worker.defences.sizes import clipped
 
 
 @defences.register("clip")
@@ -19,3 +23,26 @@ class Clip(Defence):
     def apply(self, gradients: Tensors, played: Played) -> Tensors:  # noqa: ARG002
         """Return the gradients, all multiplied by one factor of at most 1."""
         return clipped(gradients, self.norm)
+
+
+def norm(tensor: Tensor) -> float:
+    """Return the L2 norm of one tensor, in float64: squares of small float32 numbers vanish."""
+    return float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64))
+
+
+def rms(tensor: Tensor) -> float:
+    """Return the root of the mean square of a tensor's entries."""
+    return norm(tensor) / math.sqrt(max(1, tensor.numel()))
+
+
+def whole_norm(tensors: Iterable[Tensor]) -> float:
+    """Return the L2 norm of several tensors taken as one long vector."""
+    return math.hypot(*(norm(tensor) for tensor in tensors))
+
+
+def clipped(gradients: Tensors, limit: float) -> dict[str, Tensor]:
+    """Return the gradients, shortened together to an L2 norm of at most `limit`."""
+    length = whole_norm(gradients.values())
+    if length <= limit:
+        return dict(gradients)
+    return {name: tensor * (limit / length) for name, tensor in gradients.items()}

@@ -14,8 +14,7 @@ from worker.defences.accountant import (
     sampled_epsilon,
     sampled_multiplier,
 )
-from worker.defences.noise import gaussian
-from worker.defences.sizes import clipped
+from worker.defences.clip import clipped
 
 COVERS_ALONE = (
     "This worker's uploads, and no other shows its samples. The batch losses that it reports are not covered."
@@ -73,7 +72,7 @@ class _Private:
         self._count(played)
         deviation = self._multiplier * 2 * self._options.clip
         return {
-            name: tensor + deviation * gaussian(tensor, played.random).to(tensor)
+            name: tensor + deviation * played.draws.normal(tensor.shape).to(tensor)
             for name, tensor in clipped(gradients, self._options.clip).items()
         }
 

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from vfl.errors import RunFailedError
 from vfl.observation import Tensors
-from vfl.seeds import derive
 from worker.defences import Defence, Plan, Played, defences
-from worker.defences.candidates import Candidates
-from worker.defences.ranks import Floats, places_in_order, products
+from worker.defences.candidates import Candidates, Floats, places_in_order, products
+from worker.draws import Draws
 
 Reading = Literal["matched", "bounded", "unscaled", "printed"]
 
@@ -36,7 +35,7 @@ class FakeGradients(Defence):
 
     def start(self, plan: Plan) -> "_Faker":
         """Begin; the candidates are drawn when the sizes of the tensors are known."""
-        return _Faker(self, derive(plan.draws, f"fake gradients of worker {plan.worker}"))
+        return _Faker(self, plan.secret.draws(f"fake gradients of worker {plan.worker}"))
 
 
 class _Ranked:
@@ -56,9 +55,10 @@ class _Ranked:
 
 
 class _Faker:
-    def __init__(self, options: FakeGradients, seed: int) -> None:
-        self._options, self._seed = options, seed
-        self._drawn: tuple[list[int], int] = ([], seed)
+    def __init__(self, options: FakeGradients, draws: Draws) -> None:
+        self._options, self._draws = options, draws
+        self._seed = 0
+        self._drawn: tuple[list[int], int] = ([], 0)
         """The sizes and the seed that the candidates were drawn for."""
         self._candidates: Candidates | None = None
         self._before: dict[int, int] = {}
@@ -68,8 +68,7 @@ class _Faker:
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
         """Return the fake gradients."""
-        draws = torch.randint(2**31, (len(gradients),), generator=played.random).tolist()
-        odd = [1 if self._options.zeros == "ordered" else 2 * draw + 1 for draw in draws]
+        odd = [1 if self._options.zeros == "ordered" else 2 * played.draws.integer(27) + 1 for _ in gradients]
         tensors = [_Ranked(one, self._options, shuffle) for one, shuffle in zip(gradients.values(), odd, strict=True)]
         curves = self._nearest(tensors, played)
         return {
@@ -84,7 +83,7 @@ class _Faker:
     def _nearest(self, tensors: list[_Ranked], played: Played) -> list[Floats]:
         """Return the curves of the nearest candidate, redrawn until it is within tau."""
         sizes = [len(one.flat) for one in tensors]
-        self._seed = self._before.setdefault(played.number, self._seed)
+        self._seed = self._before.setdefault(played.number, self._seed or self._draws.integer())
         best, curves = self._choose(tensors, self._draw(sizes))
         if self._options.tau is None:
             return curves
@@ -92,7 +91,7 @@ class _Faker:
             if best <= self._options.tau:
                 break
             self._redraws += 1
-            self._seed = int(torch.randint(2**62, (1,), generator=played.random))
+            self._seed = played.draws.integer()
             distance, curves = self._choose(tensors, self._draw(sizes))
             best = min(best, distance)
         if best > self._options.tau:

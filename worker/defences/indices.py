@@ -7,10 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from vfl.errors import UserError
 from vfl.observation import Tensors
-from vfl.seeds import derive, generator
 from worker.defences import Defence, Plan, Played, defences
-from worker.keys import read_key
+from worker.keys import Secret, read_key
 
 
 @defences.register("indices")
@@ -26,8 +26,10 @@ class Indices(Defence):
         description="permuted: ids mean other rows in each epoch; one_shot: in each round; poisson: the workers draw",
     )
     key_file: Path | None = Field(
-        None, description="a file with the workers' common secret; without it the run's seed, which is no secret"
+        None, description="a file with the workers' common secret; `cafe run` draws one for them if there is none"
     )
+
+    needs_common = True
 
     def schedule(self, planned: str) -> str:
         """Return how the workers' own rows are drawn."""
@@ -35,15 +37,20 @@ class Indices(Defence):
 
     def start(self, plan: Plan) -> "_Mapped":
         """Begin with the workers' secret."""
-        key = "" if self.key_file is None else read_key(self.key_file, "defence.key_file")
-        return _Mapped(self.policy, plan, derive(plan.seed, f"rows {key}"), self.key_file is not None)
+        key = plan.common if self.key_file is None else Secret(read_key(self.key_file, "defence.key_file"))
+        if key is None:
+            raise UserError(
+                "defence indices: these workers have no secret in common to draw the rows from; give all of them the "
+                "same random file as defence.key_file (head -c 32 /dev/urandom > rows.key)"
+            )
+        return _Mapped(self.policy, plan, key)
 
 
 class _Mapped:
     """Which rows the coordinator's indices stand for."""
 
-    def __init__(self, policy: str, plan: Plan, secret: int, keyed: bool) -> None:
-        self._policy, self._plan, self._secret, self._keyed = policy, plan, secret, keyed
+    def __init__(self, policy: str, plan: Plan, key: Secret) -> None:
+        self._policy, self._plan, self._key = policy, plan, key
         self._per_epoch = -(-plan.samples // plan.batch_size)
         self._permutation: tuple[int, Tensor] | None = None
         # A Poisson batch's length is random; divided by its mean the sum is an unbiased estimate, and so is training.
@@ -53,12 +60,11 @@ class _Mapped:
         """Return the rows of a round; each epoch of a permuted schedule still holds every sample once."""
         if self._policy == "poisson":
             rate = min(1.0, self._plan.batch_size / self._plan.samples)
-            drawn = torch.rand(self._plan.samples, generator=generator(self._secret, "poisson", number))
+            drawn = self._key.draws("poisson", number).uniform((self._plan.samples,))
             return torch.nonzero(drawn < rate).flatten()
         turn = number if self._policy == "one_shot" else (number - 1) // self._per_epoch
         if self._permutation is None or self._permutation[0] != turn:
-            random = generator(self._secret, self._policy, turn)
-            self._permutation = (turn, torch.randperm(self._plan.samples, generator=random))
+            self._permutation = (turn, self._key.draws(self._policy, turn).permutation(self._plan.samples))
         return self._permutation[1][named]
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:  # noqa: ARG002
@@ -66,8 +72,5 @@ class _Mapped:
         return gradients
 
     def report(self) -> dict[str, Any]:
-        """Say when the rows are no secret."""
-        if self._keyed:
-            return {"policy": self._policy}
-        warning = "The rows come from the run's seed, which the coordinator knows: give the workers a key_file."
-        return {"policy": self._policy, "warning": warning}
+        """Return the policy."""
+        return {"policy": self._policy}

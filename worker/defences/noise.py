@@ -1,14 +1,16 @@
 """Noise on every entry, Gaussian or Laplace."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from vfl.observation import Tensors
 from worker.defences import Defence, Played, defences
-from worker.defences.sizes import rms
+from worker.defences.clip import rms
+from worker.draws import Draws
 
 
 @defences.register("noise")
@@ -25,21 +27,16 @@ class Noise(Defence):
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
         """Return the gradients with noise."""
-        return {name: self._noisy(tensor, played.random) for name, tensor in gradients.items()}
+        return {name: self._noisy(tensor, played.draws) for name, tensor in gradients.items()}
 
-    def _noisy(self, tensor: Tensor, random: torch.Generator) -> Tensor:
+    def _noisy(self, tensor: Tensor, draws: Draws) -> Tensor:
         deviation = self.scale * (rms(tensor) if self.relative else 1.0)
-        drawn = gaussian(tensor, random) if self.kind == "gaussian" else _laplace(tensor, random)
+        drawn = (draws.normal if self.kind == "gaussian" else partial(_laplace, draws))(tensor.shape)
         return tensor + deviation * drawn.to(tensor)
 
 
-def gaussian(like: Tensor, random: torch.Generator) -> Tensor:
-    """Draw standard normal numbers, the same on every device."""
-    return torch.empty(like.shape, dtype=torch.float32).normal_(generator=random)
-
-
-def _laplace(like: Tensor, random: torch.Generator) -> Tensor:
+def _laplace(draws: Draws, shape: Sequence[int]) -> Tensor:
     """Draw Laplace numbers of deviation 1, by the inverse of their distribution."""
-    uniform = torch.empty(like.shape, dtype=torch.float32).uniform_(-1.0, 1.0, generator=random)
+    uniform = draws.uniform(shape).mul_(2).sub_(1)
     size = uniform.abs().clamp_(max=1 - 2**-24).neg_().log1p_()  # the clamp keeps -1 from becoming infinite
     return size.mul_(-(0.5**0.5)).copysign_(uniform)

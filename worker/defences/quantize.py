@@ -6,6 +6,7 @@ from torch import Tensor
 
 from vfl.observation import Tensors
 from worker.defences import Defence, Played, defences
+from worker.draws import Draws
 
 
 @defences.register("quantize")
@@ -27,12 +28,12 @@ class Quantize(Defence):
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
         """Return the gradients in few values."""
-        random = played.random if self.stochastic else None
-        return {name: quantized(tensor, self.bits, random) for name, tensor in gradients.items()}
+        draws = played.draws if self.stochastic else None
+        return {name: quantized(tensor, self.bits, draws) for name, tensor in gradients.items()}
 
 
-def quantized(tensor: Tensor, bits: int, random: torch.Generator | None) -> Tensor:
-    """Return a tensor in 2^bits - 1 values; with a generator, rounded at random."""
+def quantized(tensor: Tensor, bits: int, draws: Draws | None) -> Tensor:
+    """Return a tensor in 2^bits - 1 values; with draws, rounded at random."""
     largest = tensor.detach().abs().max() if tensor.numel() else torch.zeros(())
     if not bool(largest > 0):
         return tensor
@@ -40,10 +41,9 @@ def quantized(tensor: Tensor, bits: int, random: torch.Generator | None) -> Tens
         return tensor.sign() * tensor.abs().mean(dtype=torch.float64).to(tensor.dtype)
     steps = 2 ** (bits - 1) - 1
     scaled = tensor / largest * steps
-    if random is None:
+    if draws is None:
         rounded = scaled.round()
     else:
-        drawn = torch.empty(tensor.shape, dtype=torch.float32).uniform_(generator=random)
-        rounded = (scaled + drawn.to(scaled)).floor().clamp(-steps, steps)
+        rounded = (scaled + draws.uniform(tensor.shape).to(scaled)).floor().clamp(-steps, steps)
     values: Tensor = rounded / steps * largest
     return values

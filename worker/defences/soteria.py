@@ -11,7 +11,6 @@ from vfl.errors import RunFailedError
 from vfl.models.layers import FullyConnected, fully_connected, representation
 from vfl.observation import BOTTOM, Tensors
 from worker.defences import Defence, Plan, Played, defences
-from worker.defences.noise import gaussian
 
 
 @defences.register("soteria")
@@ -69,7 +68,7 @@ class _Pruner:
             eye = torch.eye(count, dtype=played.x.dtype).to(played.x).reshape(count, 1, *played.x.shape[1:])
             directions = [one.expand_as(played.x).contiguous() for one in eye]
         else:
-            directions = [gaussian(played.x, played.random).to(played.x) for _ in range(self._options.probes)]
+            directions = [played.draws.normal(played.x.shape).to(played.x) for _ in range(self._options.probes)]
         r = squares = torch.zeros(())
         for direction in directions:
             r, along = derivative(played.model, layer.name, played.x, direction)

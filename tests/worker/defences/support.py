@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from vfl.registry import PluginSection
 from worker.defences import Plan, Played, Shield, defences
+from worker.keys import FixedSecret
 
-PLAN = Plan(worker=1, samples=20, batch_size=4, rounds=10, schedule="epochs", seed=5, workers=3)
+SECRET, COMMON = FixedSecret(5, "worker 1"), FixedSecret(5, "all workers")
+PLAN = Plan(worker=1, samples=20, batch_size=4, rounds=10, schedule="epochs", workers=3, secret=SECRET, common=COMMON)
 
 
 def started(name: str, plan: Plan = PLAN, **options: Any) -> Shield:
@@ -17,7 +19,7 @@ def started(name: str, plan: Plan = PLAN, **options: Any) -> Shield:
 
 
 def played(model: nn.Module, x: Tensor, number: int = 1, seed: int = 0) -> Played:
-    return Played(number, torch.arange(len(x)), x, model, torch.Generator().manual_seed(seed))
+    return Played(number, torch.arange(len(x)), x, model, SECRET.draws("a test", seed))
 
 
 def upload(shield: Shield, gradients: dict[str, Tensor], seed: int = 0, number: int = 1) -> dict[str, Tensor]:

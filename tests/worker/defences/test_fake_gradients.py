@@ -1,6 +1,7 @@
 """Fake gradients against Algorithm 5 written out line by line."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,8 @@ from torch import Tensor
 
 from tests.worker.defences.support import PLAN, numbers, started, upload
 from vfl.errors import RunFailedError
-from vfl.seeds import derive
-from worker.defences.candidates import SHARED_ABOVE, Candidates
-from worker.defences.ranks import places_in_order
+from worker.defences.candidates import SHARED_ABOVE, Candidates, places_in_order
+from worker.keys import FixedSecret
 
 NU = 30
 
@@ -19,7 +19,7 @@ NU = 30
 def candidates_of(gradients: dict[str, Tensor], magnitudes: bool) -> list[list[list[float]]]:
     """The candidates that the defence draws at worker 1, as plain lists in descending order."""
     sizes = [tensor.numel() for tensor in gradients.values()]
-    drawn = Candidates(sizes, NU, magnitudes, derive(PLAN.seed, "fake gradients of worker 1"))
+    drawn = Candidates(sizes, NU, magnitudes, PLAN.secret.draws("fake gradients of worker 1").integer())
     return [[curve[::-1].tolist() for curve in drawn.curves(one)] for one in range(NU)]
 
 
@@ -119,9 +119,10 @@ def test_ordered_zeros_are_the_same_every_round_and_kept_ones_stay() -> None:
 
 def test_tau_redraws_until_a_candidate_is_near_enough() -> None:
     gradients = {"w": numbers(6)}
-    near = upload(started("fake_gradients", nu=2000), gradients)["w"]
+    plan = replace(PLAN, secret=FixedSecret(0, "worker 1"))  # whose first candidates are far away
+    near = upload(started("fake_gradients", plan, nu=2000), gradients)["w"]
     tau = 1.3 * float((near - gradients["w"]).norm())
-    shield = started("fake_gradients", nu=20, tau=tau, redraws=500)
+    shield = started("fake_gradients", plan, nu=20, tau=tau, redraws=500)
     assert float((upload(shield, gradients)["w"] - gradients["w"]).norm()) <= tau
     assert shield.report()["redraws"] > 0
 

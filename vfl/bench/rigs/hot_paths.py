@@ -60,7 +60,7 @@ def worker_round(batch_size: int) -> HotPath:
     model = build_bottom(MODEL, box.shape, 0, 0)
     x = torch.rand(400, *box.shape, generator=torch.Generator().manual_seed(0))
     bottom, parameters = Bottom(model, x, None, "cpu"), list(model.parameters())
-    chain = Chain((PluginSection(name="none"),), Plan(0, 400, batch_size, 1000, "epochs", seed=0))
+    chain = Chain((PluginSection(name="none"),), Plan(0, 400, batch_size, 1000, "epochs"))
     indices, at_output = torch.arange(batch_size), torch.rand(batch_size, 10) / batch_size
 
     def ours() -> object:
