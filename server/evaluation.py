@@ -10,10 +10,11 @@ from protos.coordinator_pb2 import Purpose
 from server.inbox import Counts
 from server.parameters import Parameters
 from server.session import Session
-from vfl.config import EarlyStop, RunConfig
+from vfl.config import RunConfig
 from vfl.folder.journal import Journal
 from vfl.folder.results import Evaluated, Record
 from vfl.observation import Setting
+from vfl.training import EarlyStop
 
 EVALUATION_BATCH = 256
 

@@ -1,21 +1,20 @@
 """The model's parameters at the coordinator: versions, snapshots, and the optimiser that moves them."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-from server.rates import learning_rate
-from vfl.config import TrainingConfig
-from vfl.errors import UserError
+from vfl.errors import RunFailedError, UserError
 from vfl.models.whole import first_model, state_dict
 from vfl.observation import BOTTOM, TOP, ModelTensors, Setting, Tensors, with_prefix, without_prefix
+from vfl.optimisers import optimisers
+from vfl.training import TrainingConfig
 
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 """How parameters and what the optimiser remembers of them are told apart in a checkpoint."""
-
-_REMEMBERED = {torch.optim.SGD: {"momentum_buffer"}, torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"}}
 
 
 class Parameters:
@@ -24,7 +23,7 @@ class Parameters:
     def __init__(self, setting: Setting, training: TrainingConfig) -> None:
         whole = first_model(setting)
         self.output_widths = whole.widths
-        self._setting, self._training = setting, training
+        self._setting, self._training, self._plugin = setting, training, training.build_optimiser()
         self._bottoms = [_named(bottom) for bottom in whole.bottoms]
         self._top = _named(whole.top)
         self._named = dict(whole.named_parameters(remove_duplicate=False))  # shared ones under every worker's name
@@ -44,11 +43,15 @@ class Parameters:
     @cached_property
     def _optimizer(self) -> torch.optim.Optimizer:
         """Made when it is needed: torch imports its compiler for the first one, which takes a second or two."""
-        return _optimizer(self._parameters, self._training)
+        with self._guard("start"):
+            made = self._plugin.start(self._parameters, self._training.lr)
+            if not isinstance(made, torch.optim.Optimizer):
+                raise TypeError(f"it returned {type(made).__name__}, not a torch.optim.Optimizer")
+            return made
 
     def rate(self, number: int) -> float:
         """Return the learning rate of a round."""
-        return learning_rate(self._training, number, self._setting.rounds, self._setting.rounds_per_epoch)
+        return self._training.learning_rate(number, self._setting.rounds, self._setting.rounds_per_epoch)
 
     def update(self, number: int, gradients: ModelTensors) -> None:
         """Take a round's optimiser step, none at rate 0; parameters without a gradient stay as they are."""
@@ -63,7 +66,8 @@ class Parameters:
                 if name in given:  # a shared parameter's gradient is the sum of all workers'
                     parameter.grad = given[name] if parameter.grad is None else parameter.grad + given[name]
         self._clip()
-        self._optimizer.step()
+        with self._guard("step"):
+            self._optimizer.step()
         self.version += 1
         self.current = self._snapshot()
 
@@ -73,8 +77,14 @@ class Parameters:
         if "_optimizer" not in self.__dict__:
             return named
         for name, parameter in self._named.items():
-            remembered = self._optimizer.state.get(parameter, {})
-            named |= {f"{_OPTIMIZER}{name}.{key}": t.clone() for key, t in remembered.items() if torch.is_tensor(t)}
+            state = self._optimizer.state.get(parameter, {})
+            for key, value in state.items():
+                if not torch.is_tensor(value) or key not in self._plugin.keeps | self._plugin.counts:
+                    raise RunFailedError(
+                        f"the optimizer plug-in {self._training.optimizer} remembers {key} of a parameter, which no "
+                        f"checkpoint could hold: let it be a tensor, and name it in the plug-in's `keeps` or `counts`"
+                    )
+            named |= {f"{_OPTIMIZER}{name}.{key}": tensor.clone() for key, tensor in state.items()}
         return named
 
     def restore(self, version: int, tensors: Tensors) -> None:
@@ -98,10 +108,14 @@ class Parameters:
         for name, tensor in remembered.items():
             of, _, kind = name.rpartition(".")
             kinds.setdefault(of, set()).add(kind)
-            like = torch.empty(()) if kind == "step" else self._named[of]
+            like = torch.empty(()) if kind in self._plugin.counts else self._named[of]
             if tensor.shape != like.shape or tensor.dtype != like.dtype:
                 return False
-        return all(found == _REMEMBERED[type(self._optimizer)] for found in kinds.values())
+        return all(found == self._plugin.keeps | self._plugin.counts for found in kinds.values())
+
+    def _guard(self, doing: str) -> AbstractContextManager[None]:
+        """Say of an error inside an optimiser that is not ours whose it is."""
+        return optimisers.guard(self._training.optimizer, self._plugin, doing)
 
     def _clip(self) -> None:
         if self._training.clip_norm is None:
@@ -127,9 +141,3 @@ def _named(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def _copy(parameters: Mapping[str, Tensor]) -> Tensors:
     return {name: parameter.detach().clone() for name, parameter in parameters.items()}
-
-
-def _optimizer(parameters: list[nn.Parameter], training: TrainingConfig) -> torch.optim.Optimizer:
-    if training.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=training.lr, weight_decay=training.weight_decay)
-    return torch.optim.SGD(parameters, lr=training.lr, momentum=training.momentum, weight_decay=training.weight_decay)

@@ -3,24 +3,18 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
 from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.files.yaml_text import YamlError, parse_yaml
 from vfl.limits import CONFIG_BYTES
-from vfl.model_section import ModelSection
-from vfl.registry import PluginSection, explain
+from vfl.registry import PluginSection, Section, explain
 from vfl.topology import Kind, Topology
+from vfl.training import TrainingConfig
 
 SILENCE_SECONDS = 30.0
 """How long a party may give no sign of life before its connection counts as lost, if the config does not say."""
-
-
-class Section(BaseModel):
-    """A part of the config: unknown keys are errors, values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class FederationConfig(Section):
@@ -104,57 +98,6 @@ class FederationConfig(Section):
         return self.epochs * -(-samples // self.batch_size)
 
 
-class RateSchedule(Section):
-    """The learning rate over the rounds: 0 at first, then a warm-up, then as `kind` says."""
-
-    kind: Literal["constant", "cosine", "step"] = "constant"
-    frozen_epochs: int = Field(0, ge=0)
-    warmup_epochs: int = Field(0, ge=0)
-    every_epochs: int = Field(10, ge=1)
-    factor: float = Field(0.1, gt=0, le=1)
-    floor: float = Field(0.0, ge=0, le=1)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "RateSchedule":
-        for key, kind in (("every_epochs", "step"), ("factor", "step"), ("floor", "cosine")):
-            if kind != self.kind and getattr(self, key) != type(self).model_fields[key].default:
-                raise ValueError(f"{key} belongs to kind {kind}, and kind is {self.kind}")
-        return self
-
-
-class EarlyStop(Section):
-    """Stop when the test loss has not become smaller, by more than `min_delta`, for `patience` evaluations."""
-
-    patience: int = Field(5, ge=1)
-    min_delta: float = Field(0.0, ge=0)
-
-
-class TrainingConfig(Section):
-    """The optimiser at the coordinator; lr 0 freezes the parameters (the paper's static setting)."""
-
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    lr: float = Field(0.0, ge=0)
-    momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
-    clip_norm: float | None = Field(None, gt=0)
-    schedule: RateSchedule = RateSchedule()
-    evaluate_every: int | None = Field(None, ge=1)
-    early_stop: EarlyStop | None = None
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "TrainingConfig":
-        if self.momentum and self.optimizer != "sgd":
-            raise ValueError("momentum belongs to sgd; adam has its own")
-        if self.early_stop and self.evaluate_every is None:
-            raise ValueError("early_stop needs evaluate_every, the number of rounds from one evaluation to the next")
-        return self
-
-    @property
-    def frozen(self) -> bool:
-        """Whether the parameters never change."""
-        return self.lr == 0.0
-
-
 DefenceChain = tuple[PluginSection, ...]
 
 
@@ -177,6 +120,20 @@ class DefencesByWorker(Section):
 
     workers: dict[int, OneOrChain]
     others: OneOrChain = PluginSection(name="none")
+
+
+class ModelSection(PluginSection):
+    """`{name: …, option: …}` as for any plug-in; `top`, `bottoms` and `shared` are the section's own keys."""
+
+    top: PluginSection | None = Field(None, description="another top model than the one that belongs to the name")
+    bottoms: dict[int, PluginSection] = Field({}, description="other bottom models, by worker")
+    shared: bool = Field(False, description="all workers' bottom models have the same parameters")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ModelSection":
+        if self.shared and self.bottoms:
+            raise ValueError("shared: workers with bottom models of their own (bottoms) cannot share parameters")
+        return self
 
 
 class RunConfig(Section):

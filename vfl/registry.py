@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from vfl.errors import CafeError, RunFailedError, UserError
 from vfl.limits import NAME_CHARACTERS, plain
@@ -21,10 +21,14 @@ OURS = ("attacker", "vfl", "worker")
 """The packages whose plug-ins come with this one: an error inside of those is a bug, and keeps its traceback."""
 
 
-class Plugin(BaseModel):
-    """Base of all plug-ins: the fields are its options in the config, an unknown one is an error."""
+class Section(BaseModel):
+    """A part of the config: unknown keys are errors, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Plugin(Section):
+    """Base of all plug-ins: the fields are its options in the config."""
 
 
 P = TypeVar("P", bound=Plugin)
@@ -34,13 +38,21 @@ Adapt = Callable[[str, Callable[..., Any]], type[P]]
 
 
 class Registry(Generic[P]):
-    """The plug-ins of one kind. `kind` is also the config section that names them."""
+    """The plug-ins of one kind, which a key of the config names: by default `name` in the section called `kind`."""
 
     def __init__(
-        self, kind: str, base: type[P], group: str, builtins: Iterable[str], adapt: Adapt[P] | None = None
+        self,
+        kind: str,
+        base: type[P],
+        group: str,
+        builtins: Iterable[str],
+        *,
+        adapt: Adapt[P] | None = None,
+        key: str = "",
     ) -> None:
         """Begin with the modules of the built-in ones; `adapt` is for kinds that plain functions can be, too."""
         self.kind = kind
+        self._key = key or f"{kind}.name"
         self._base = base
         self.group = group
         self._builtins = tuple(builtins)
@@ -57,6 +69,11 @@ class Registry(Generic[P]):
             return cls
 
         return add
+
+    def builtin_names(self) -> list[str]:
+        """Return the names of those that come with this project."""
+        self._import_builtins()
+        return list(self._classes)
 
     def names(self) -> list[str]:
         """Return what a config can name, sorted."""
@@ -94,7 +111,7 @@ class Registry(Generic[P]):
         if ":" in name:
             return self._checked(name, self._import_from(name), adapt)
         raise UserError(
-            f"{self.kind}.name: there is no {self.kind} called {name!r}; choose one of {', '.join(self.names())}, "
+            f"{self._key}: there is no {self.kind} called {name!r}; choose one of {', '.join(self.names())}, "
             f"or name your own as package.module:Class"
         )
 
@@ -105,7 +122,7 @@ class Registry(Generic[P]):
             try:
                 return plugin.model_validate(section.options)
             except ValidationError as error:
-                raise UserError(explain(error, self.kind, self._has(section.name, plugin))) from None
+                raise UserError(explain(error, self._key.rpartition(".")[0], self._has(section.name, plugin))) from None
 
     @contextmanager
     def guard(self, name: str, plugin: object, doing: str, *passing: type[Exception]) -> Iterator[None]:
@@ -136,7 +153,7 @@ class Registry(Generic[P]):
         except (Exception, SystemExit) as error:  # whatever the module of another package does when it is imported
             package = f" of the package {entry.dist.name}" if entry.dist else ""
             where = f"the plug-in {entry.name!r}{package} ({entry.value})"
-            raise UserError(f"{self.kind}.name: {where} cannot be imported: {_told(error)}") from None
+            raise UserError(f"{self._key}: {where} cannot be imported: {_told(error)}") from None
 
     def _import_from(self, name: str) -> Any:
         module, _, attribute = name.partition(":")
@@ -146,7 +163,7 @@ class Registry(Generic[P]):
         try:
             return getattr(importlib.import_module(module), attribute)
         except (Exception, SystemExit) as error:  # whatever a module of somebody else does when it is imported
-            raise UserError(f"{self.kind}.name: {name!r} cannot be imported: {_told(error)}") from None
+            raise UserError(f"{self._key}: {name!r} cannot be imported: {_told(error)}") from None
 
     def _checked(self, name: str, thing: Any, adapt: Adapt[P] | None) -> type[P]:
         if isinstance(thing, type) and issubclass(thing, self._base):
@@ -157,7 +174,7 @@ class Registry(Generic[P]):
             return adapt(name, thing)
         base = f"{self._base.__module__}.{self._base.__name__}"
         function = f", nor a function that builds a {self.kind}" if adapt else ""
-        raise UserError(f"{self.kind}.name: {name!r} is not a plug-in class (a subclass of {base}){function}")
+        raise UserError(f"{self._key}: {name!r} is not a plug-in class (a subclass of {base}){function}")
 
 
 def _told(error: BaseException) -> str:
@@ -174,20 +191,21 @@ def _place(error: BaseException, module: str) -> str:
     return f"{Path(frame.filename).name}, line {frame.lineno}"
 
 
+def _plugin_name(name: str) -> str:
+    if len(name) > NAME_CHARACTERS or not _NAME.fullmatch(name):  # folders are called after plug-ins
+        raise ValueError("a plug-in's name is made of letters, digits and . _ - :")
+    return name
+
+
+PluginName = Annotated[str, AfterValidator(_plugin_name)]
+
+
 class PluginSection(BaseModel):
     """A config section `{name: …, option: …}`; the options are checked by the plug-in that is named."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    name: str
-
-    @field_validator("name")
-    @classmethod
-    def _is_a_name(cls, name: str) -> str:
-        # Folders are called after plug-ins.
-        if len(name) > NAME_CHARACTERS or not _NAME.fullmatch(name):
-            raise ValueError("a plug-in's name is made of letters, digits and . _ - :")
-        return name
+    name: PluginName
 
     @property
     def options(self) -> dict[str, Any]:

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 from attacker.cafe import Cafe
 from attacker.cafe.attack import CafeAttack
 from attacker.interface import Recovery, silent
-from vfl.config import TrainingConfig
 from vfl.local.one_process import observations
 from vfl.observation import Observation, Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 MLP = PluginSection(name="mlp", hidden=(24,))
 CNN = PluginSection(name="cafe_cnn", fc1=32)

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from attacker.interface import Recovery, attacks, silent
-from vfl.config import TrainingConfig
 from vfl.local.one_process import observations
 from vfl.maths.metrics import psnr
 from vfl.models import SplitModel, models
@@ -16,6 +15,7 @@ from vfl.observation import Setting
 from vfl.partition import Shape, assemble, partition
 from vfl.referee import best_order
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 LENET = PluginSection(name="lenet")
 NORMED = PluginSection(name="cafe_cnn", batch_norm=True, fc1=32, fc2=16)

@@ -14,7 +14,6 @@ from attacker.adaptive.scales import unclipped
 from attacker.adaptive.step_three import invert_inexact
 from attacker.interface import Recovery, attacks, silent
 from attacker.inversion import InversionOptions
-from vfl.config import TrainingConfig
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.models import build_bottom
@@ -22,6 +21,7 @@ from vfl.models.layers import representation
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 Alter = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 SAMPLES, BATCH = 16, 4

@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from attacker.cafe import Cafe
 from attacker.interface import attacks, silent
 from tests.attacker.cafe_support import CNN, KACZMARZ, attacked, error, images, seen, setting_for, table, whole
-from vfl.config import TrainingConfig
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.maths.metrics import psnr
 from vfl.models import SplitModel
 from vfl.observation import ModelTensors
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 
 def test_it_is_known_by_its_name():

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from attacker.interface import attacks, silent
-from vfl.config import TrainingConfig
 from vfl.local.one_process import observations
 from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 

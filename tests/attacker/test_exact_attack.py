@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from attacker.exact import Exact
 from attacker.interface import Recovery, silent
-from vfl.config import TrainingConfig
 from vfl.errors import UserError
 from vfl.local.one_process import OneProcess, observations
 from vfl.models import SplitModel, build_bottom
@@ -17,6 +16,7 @@ from vfl.models.layers import representation
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 CNN = PluginSection(name="cafe_cnn", fc1=96)
 CLASSES = 5

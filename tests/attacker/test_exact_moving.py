@@ -16,12 +16,12 @@ from attacker.exact.moving.match import Matching, Unsettled, match, rounds_to_ma
 from attacker.exact.steps12.factors import factorize
 from attacker.interface import Recovery, attacks, silent
 from attacker.inversion import InversionOptions
-from vfl.config import RateSchedule, TrainingConfig
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import RateSchedule, TrainingConfig
 
 SHAPE = (1, 8, 8)
 

@@ -4,12 +4,12 @@ import torch
 from attacker.exact import choice
 from attacker.exact.choice import choose
 from attacker.interface import attacks, silent
-from vfl.config import TrainingConfig
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 
 def setting(epochs, **changes):

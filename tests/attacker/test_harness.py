@@ -16,13 +16,13 @@ from torch.nn.functional import interpolate
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks, silent
 from attacker.start import start_attack
 from tests.support import flat
-from vfl.config import TrainingConfig
 from vfl.errors import RunFailedError, UserError
 from vfl.local.one_process import observations
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.partition import partition
 from vfl.referee import best_order
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 SAMPLES, BATCH, CLASSES, ROUNDS = 6, 2, 3, 18
 

@@ -4,7 +4,6 @@ import torch
 from attacker.interface import attacks, silent
 from attacker.least_squares import pseudo_inverse
 from server.schedule import batches
-from vfl.config import TrainingConfig
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.models import build_bottom
@@ -12,6 +11,7 @@ from vfl.models.layers import representation
 from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 
 def setting(**changes):

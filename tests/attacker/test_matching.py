@@ -14,7 +14,6 @@ from attacker.matching.engine import Engine
 from attacker.matching.regularisers import BatchNormStatistics, Situation
 from attacker.matching.solve import _Search
 from tests.attacker.matching_support import CLASSES, LENET, NORMED, attacked, images, scores, setting_for
-from vfl.config import TrainingConfig
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.maths.metrics import psnr
@@ -23,6 +22,7 @@ from vfl.models.batch_norm import FixedBatchNorm
 from vfl.observation import ModelTensors, Observation
 from vfl.partition import assemble
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 # Labels
 

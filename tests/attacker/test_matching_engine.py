@@ -15,9 +15,9 @@ from attacker.matching.optimisers import make
 from attacker.matching.regularisers import Situation, group_consistency, total_variation
 from tests.attacker.matching_support import CLASSES, NORMED, images, setting_for
 from vfl.bench.matching import MatchingCase, sides
-from vfl.config import TrainingConfig
 from vfl.local.one_process import observations
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 # The engine
 

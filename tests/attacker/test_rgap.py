@@ -11,7 +11,6 @@ from attacker.interface import silent
 from attacker.rgap import RGap
 from attacker.rgap.chain import chain
 from attacker.rgap.equations import LacksRankError, convolution_input, solve
-from vfl.config import TrainingConfig
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.maths.metrics import psnr
@@ -19,6 +18,7 @@ from vfl.models import SplitModel
 from vfl.observation import Setting
 from vfl.partition import assemble, partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 
 class Small(SplitModel):

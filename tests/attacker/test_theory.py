@@ -10,7 +10,6 @@ from attacker.interface import silent
 from attacker.theory import Theory
 from attacker.theory.exclusive import candidates
 from server.parameters import Parameters
-from vfl.config import TrainingConfig
 from vfl.errors import UserError
 from vfl.local.one_process import OneProcess, observations
 from vfl.models import SplitModel, build_bottom
@@ -19,6 +18,7 @@ from vfl.observation import Setting
 from vfl.partition import assemble, partition
 from vfl.referee import best_order
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 STATIC = TrainingConfig()
 SHY = f"{__name__}:Shy"

@@ -10,9 +10,9 @@ from attacker.exact import Exact
 from attacker.interface import Recovery, share, silent
 from attacker.inversion import InversionOptions
 from tests.attacker.test_exact_attack import images, setting_for
-from vfl.config import TrainingConfig
 from vfl.folder.results import PARTIAL
 from vfl.local.one_process import observations
+from vfl.training import TrainingConfig
 
 
 class Watching:

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from server.evaluation import no_longer_improves
-from vfl.config import EarlyStop
+from vfl.training import EarlyStop
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from rich.table import Table
 from attacker.interface import attacks
 from vfl.bench.rigs.beside_paper import beside_paper, show_race
 from vfl.bench.rigs.trial import score, trial_setting
-from vfl.config import TrainingConfig
 from vfl.datasets import Data, datasets
 from vfl.local.one_process import observations
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 BATCH_SIZE = 40
 

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from server.parameters import Parameters
 from server.schedule import batches
-from vfl.config import FederationConfig, RunConfig, TrainingConfig
+from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
 from vfl.device import keep_freed_memory
 from vfl.folder.results import load_summary
@@ -27,6 +27,7 @@ from vfl.local.one_process import OneProcess
 from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 NO_ATTACK = PluginSection(name="none")
 SAMPLES, BATCH_SIZE, SHAPE, CLASSES = 400, 40, (3, 32, 32), 10

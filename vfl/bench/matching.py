@@ -24,13 +24,13 @@ from torch.nn.functional import cross_entropy
 from attacker.matching.components import depths
 from attacker.matching.engine import Engine
 from attacker.matching.objectives import Targets, squared
-from vfl.config import TrainingConfig
 from vfl.device import keep_freed_memory
 from vfl.local.one_process import observations
 from vfl.models import build_bottom, build_top, output_width
 from vfl.observation import ModelTensors, Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 SHAPE, CLASSES = (3, 32, 32), 10
 

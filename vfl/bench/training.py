@@ -13,7 +13,7 @@ from rich.table import Table
 from torch.nn.functional import cross_entropy
 
 from server.schedule import batches
-from vfl.config import FederationConfig, RunConfig, TrainingConfig
+from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
 from vfl.datasets.slices import load_data
 from vfl.errors import UserError
@@ -22,6 +22,7 @@ from vfl.local.launch import run_federation, worker_threads
 from vfl.models.whole import whole_model
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 SAMPLES, TEST_SAMPLES, BATCH_SIZE, ROUNDS, SHORT_ROUNDS = 400, 200, 40, 200, 5
 LR = 1e-3

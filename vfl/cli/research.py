@@ -113,7 +113,8 @@ def results(
 
 def list_plugins(
     kind: Annotated[
-        str | None, typer.Argument(metavar="KIND", help="attacks, defences, datasets or models; all without it.")
+        str | None,
+        typer.Argument(metavar="KIND", help="attacks, defences, datasets, models or optimizers; all without it."),
     ] = None,
 ) -> None:
     """Show what can be named in a config: every plug-in, or those of a kind with their options."""
@@ -121,9 +122,16 @@ def list_plugins(
     from vfl.cli.catalogue import catalogue
     from vfl.datasets import datasets
     from vfl.models import models
+    from vfl.optimisers import optimisers
     from worker.defences import defences
 
-    kinds: dict[str, Registry[Any]] = {"attacks": attacks, "defences": defences, "datasets": datasets, "models": models}
+    kinds: dict[str, Registry[Any]] = {
+        "attacks": attacks,
+        "defences": defences,
+        "datasets": datasets,
+        "models": models,
+        "optimizers": optimisers,
+    }
     if kind is not None and kind not in kinds:
         raise UserError(f"cafe list {kind}: choose one of {', '.join(kinds)}")
     for name in [kind] if kind else kinds:

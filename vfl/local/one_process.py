@@ -9,9 +9,9 @@ from torch.nn.functional import cross_entropy
 
 from server.parameters import Parameters
 from server.schedule import batches_of
-from vfl.config import TrainingConfig
 from vfl.models.whole import first_model
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.training import TrainingConfig
 
 
 def observations(setting: Setting, x: Tensor, y: Tensor, training: TrainingConfig) -> Iterator[Observation]:

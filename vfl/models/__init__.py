@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from vfl.config import ModelSection
 from vfl.errors import CafeError, UserError
-from vfl.model_section import bottom_section, is_shared, top_section
 from vfl.models.base import LinearTop, NoFeatures, SplitModel
 from vfl.models.factory import bottom_factory, top_factory
 from vfl.models.layers import evaluating
@@ -18,7 +18,7 @@ from vfl.partition import Shape
 from vfl.registry import PluginSection, Registry
 from vfl.seeds import seeded_everywhere
 
-__all__ = ["LinearTop", "SplitModel", "build_bottom", "build_top", "models", "output_width", "running"]
+__all__ = ["LinearTop", "SplitModel", "build_bottom", "build_top", "is_shared", "models", "output_width", "running"]
 
 models: Registry[SplitModel] = Registry(
     "model",
@@ -33,7 +33,7 @@ def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -
     """Build a worker's bottom model, initialised from the seed whatever process does it."""
     if 0 in shape:
         return NoFeatures()
-    own = bottom_section(section, worker)
+    own = _bottom_section(section, worker)
     plugin = models.build(own)
     with (
         seeded_everywhere(seed, "bottom", 0 if is_shared(section) else worker),
@@ -48,8 +48,8 @@ def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -
 
 def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed: int) -> nn.Module:
     """Build the top model, initialised from the seed whatever process does it."""
-    named = top_section(section)
-    own = named or bottom_section(section, 0)
+    named = _top_section(section)
+    own = named or _bottom_section(section, 0)
     plugin = models.build(own, top_factory) if named else models.build(own)
     with seeded_everywhere(seed, "top", 0), models.guard(own.name, plugin, "top"):
         try:
@@ -65,6 +65,11 @@ def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed:
             f"(batch, {classes}), a logit for each class; it made {_got(logits)} of two samples"
         )
     return top
+
+
+def is_shared(section: PluginSection) -> bool:
+    """Tell whether all bottom models have the same parameters."""
+    return isinstance(section, ModelSection) and section.shared
 
 
 def output_width(bottom: nn.Module, shape: Shape) -> int:
@@ -93,6 +98,16 @@ def running(model: nn.Module, doing: str) -> Iterator[None]:
 
 _BUILT: WeakKeyDictionary[nn.Module, tuple[str, SplitModel]] = WeakKeyDictionary()
 """Which plug-in built a model, and what the config calls it."""
+
+
+def _bottom_section(section: PluginSection, worker: int) -> PluginSection:
+    """Return the section that names a worker's bottom model."""
+    return section.bottoms.get(worker, section) if isinstance(section, ModelSection) else section
+
+
+def _top_section(section: PluginSection) -> PluginSection | None:
+    """Return the section that names the top model, None where it comes with the bottom models."""
+    return section.top if isinstance(section, ModelSection) else None
 
 
 def _is_dense(value: object) -> TypeGuard[Tensor]:

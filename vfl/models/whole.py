@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vfl.errors import UserError
-from vfl.model_section import is_shared
-from vfl.models import build_bottom, build_top, output_width
+from vfl.models import build_bottom, build_top, is_shared, output_width
 from vfl.observation import ModelTensors, Setting
 from vfl.partition import Shape
 from vfl.registry import PluginSection

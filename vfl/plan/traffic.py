@@ -14,7 +14,6 @@ from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.tensors_pb2 import Chunk
 from protos.worker_pb2 import SwapHeader, SwapPart
 from server.evaluation import EVALUATION_BATCH
-from server.rates import learning_rate
 from server.schedule import batches_of
 from vfl.config import RunConfig
 from vfl.limits import CHUNK_BYTES
@@ -99,7 +98,7 @@ class _Count:
         self._order(number, Purpose.PURPOSE_TRAIN, batch)
         self.peer += self._swap(_alike(number), len(batch), True)
         self.up += self._header(_alike(number), _alike(self.peer))
-        self._version += learning_rate(self._training, number, self._rounds, self._epoch) != 0.0
+        self._version += self._training.learning_rate(number, self._rounds, self._epoch) != 0.0
 
     def evaluate(self, rows: Tensor) -> None:
         """Add a batch of test samples."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from vfl.config import Section, read_tree
+from vfl.config import read_tree
 from vfl.errors import UserError
-from vfl.registry import explain
+from vfl.registry import Section, explain
 from vfl.sweep.results.numbers import NUMBERS
 
 Changes = dict[str, Any]

@@ -5,12 +5,12 @@ import torch
 
 from attacker.driver.follow import Follower
 from attacker.interface import Progress, attacks, silent
-from vfl.config import TrainingConfig
 from vfl.local.one_process import observations
 from vfl.observation import Observation, Setting
 from vfl.partition import partition
 from vfl.recovery import Recovery, spans
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 
 def shown(rounds: int, lr: float) -> Iterator[Observation]:

@@ -11,16 +11,16 @@ from attacker.exact.workers.tails import bypassed
 from attacker.interface import Recovery, attacks, silent
 from attacker.steady import dropout
 from examples import architectures
-from vfl.config import TrainingConfig
+from vfl.config import ModelSection
 from vfl.datasets import datasets
 from vfl.errors import UserError
 from vfl.local.one_process import observations
-from vfl.model_section import ModelSection
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import Setting
 from vfl.partition import Box, partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 CLASSES = 4
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from vfl.config import parse_config
+from vfl.config import ModelSection, parse_config
 from vfl.errors import UserError
-from vfl.model_section import ModelSection
 from vfl.models import build_bottom, build_top
 from vfl.models.whole import whole_model
 

@@ -6,16 +6,16 @@ from torch import nn
 from torch.nn.utils import parametrizations, weight_norm
 
 from attacker.interface import attacks, silent
-from vfl.config import TrainingConfig
+from vfl.config import ModelSection
 from vfl.errors import RunFailedError, UserError
 from vfl.local.one_process import observations
-from vfl.model_section import ModelSection
 from vfl.models import build_bottom
 from vfl.models.layers import fully_connected
 from vfl.models.whole import whole_model
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 from worker.party import Bottom
 
 

@@ -5,14 +5,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from attacker.interface import attacks, silent
-from vfl.config import TrainingConfig
+from vfl.config import ModelSection
 from vfl.errors import UserError
 from vfl.local.one_process import observations
-from vfl.model_section import ModelSection
 from vfl.models import build_top
 from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 from worker.party import Top
 
 CLASSES = 4

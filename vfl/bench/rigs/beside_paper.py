@@ -8,10 +8,10 @@ from rich.table import Table
 
 from attacker.interface import attacks, silent
 from vfl.bench.rigs.trial import score, trial_setting
-from vfl.config import TrainingConfig
 from vfl.datasets import Data
 from vfl.local.one_process import observations
 from vfl.registry import PluginSection
+from vfl.training import TrainingConfig
 
 TARGET = 30.0
 """dB: the paper's "PSNR values are always above 30 at the end of each CAFE attacking process"."""

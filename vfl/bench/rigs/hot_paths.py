@@ -14,13 +14,14 @@ from protos.codec import Assembler, announce
 from protos.wire import UPLOAD, ChunkView
 from server.parameters import Parameters, gradients_of_round
 from server.schedule import batches
-from vfl.config import TrainingConfig
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import BOTTOM, Setting, with_prefix
+from vfl.optimisers import optimisers
 from vfl.partition import partition
 from vfl.registry import PluginSection
 from vfl.seeds import seeded
+from vfl.training import TrainingConfig
 from worker.defences import Chain, Plan
 from worker.party import Bottom
 
@@ -105,7 +106,7 @@ def codec() -> list[HotPath]:
 
 def aggregation() -> list[HotPath]:
     """A round's uploads put together and the step taken, beside the optimiser's step alone."""
-    return [_aggregation("sgd"), _aggregation("adam")]
+    return [_aggregation(name) for name in optimisers.builtin_names()]
 
 
 def _aggregation(optimizer: str) -> HotPath:
@@ -119,7 +120,7 @@ def _aggregation(optimizer: str) -> HotPath:
     }
     plain = [nn.Parameter(one.clone()) for upload in uploads.values() for one in upload.values()]
     given = [one for upload in uploads.values() for one in upload.values()]
-    step = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[optimizer](plain, lr=1e-3)
+    step = training.build_optimiser().start(plain, training.lr)
 
     def floor() -> None:
         for parameter, gradient in zip(plain, given, strict=True):
@@ -128,7 +129,7 @@ def _aggregation(optimizer: str) -> HotPath:
 
     return HotPath(
         f"aggregation and step, {optimizer}",
-        f"torch.optim.{optimizer.upper() if optimizer == 'sgd' else 'Adam'} alone",
+        f"torch.optim.{type(step).__name__} alone",
         lambda: parameters.update(1, gradients_of_round(uploads, WORKERS, 0)),
         floor,
     )

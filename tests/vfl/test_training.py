@@ -4,15 +4,14 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
 
-from server.rates import learning_rate
-from vfl.config import RateSchedule, TrainingConfig
+from vfl.training import RateSchedule, TrainingConfig
 
 LR, ROUNDS, EPOCH = 0.3, 40, 4
 
 
 def rates(**schedule) -> list[float]:
     training = TrainingConfig(lr=LR, schedule=RateSchedule(**schedule))
-    return [learning_rate(training, number, ROUNDS, EPOCH) for number in range(1, ROUNDS + 1)]
+    return [training.learning_rate(number, ROUNDS, EPOCH) for number in range(1, ROUNDS + 1)]
 
 
 def of_torch(make, rounds: int) -> list[float]:
@@ -61,4 +60,4 @@ def test_frozen_epochs_have_no_rate_and_shift_the_rest():
 
 def test_lr_0_is_0_throughout():
     training = TrainingConfig(schedule=RateSchedule(kind="cosine", warmup_epochs=1))
-    assert {learning_rate(training, number, ROUNDS, EPOCH) for number in range(1, ROUNDS + 1)} == {0.0}
+    assert {training.learning_rate(number, ROUNDS, EPOCH) for number in range(1, ROUNDS + 1)} == {0.0}
