@@ -109,7 +109,7 @@ def _only(parts: tuple[Tensor, ...] | None) -> Tensor | None:
 
 
 def _stacked(parts: Sequence[Tensor | None], shares: Sequence[int], unknown: float = torch.nan) -> Tensor | None:
-    """Put rows of all workers below each other; None if nobody has any."""
+    """Put rows of all workers below each other; None if no worker has any."""
     one = next((part for part in parts if part is not None), None)
     if one is None:
         return None

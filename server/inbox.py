@@ -11,7 +11,8 @@ from torch import Tensor
 
 from protos.codec import CodecError, describe, raw_bytes
 from protos.coordinator_pb2 import Evaluation, UploadHeader
-from server.membership import Member, RefusedError
+from server.membership import Member
+from server.refusal import RefusedError, invalid, unfit
 from vfl.observation import Tensors
 from vfl.topology import Topology
 
@@ -38,9 +39,7 @@ class Answers:
         if header.round not in self.inboxes:
             now = min(self.inboxes, default=None)
             on = "no round is on" if now is None else f"the current round is {now}"
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION, f"worker {member.worker} uploaded for round {header.round}, {on}"
-            )
+            raise unfit(f"worker {member.worker} uploaded for round {header.round}, {on}")
         return self.inboxes[header.round]
 
     def evaluated(self, member: Member, evaluation: Evaluation) -> None:
@@ -48,7 +47,7 @@ class Answers:
         if evaluation.run_id != self.run_id:
             raise RefusedError(grpc.StatusCode.ABORTED, "that evaluation was begun anew")
         if self.counts is None:
-            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "no evaluation of that number is on")
+            raise unfit("no evaluation of that number is on")
         self.counts.put(member.worker, evaluation)
 
 
@@ -94,22 +93,19 @@ class Inbox:
         try:
             announced = describe(header.gradients)
         except CodecError as error:
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker}: {error}") from None
+            raise invalid(f"worker {worker}: {error}") from None
         if header.HasField("withheld"):
             problem = "withholds its upload and announces one" if announced else None
         else:
             problem = _difference(announced, expected)
         if problem:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} {problem}: is its model the coordinator's?"
-            )
+            raise invalid(f"worker {worker} {problem}: is its model the coordinator's?")
         if self._topology.holds_labels(worker) != header.HasField("loss"):
             rule = "from each worker" if self._topology.is_horizontal else "from the label holder, and only from it"
-            raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker}: the loss comes {rule}")
+            raise invalid(f"worker {worker}: the loss comes {rule}")
         if not math.isfinite(header.loss):
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {worker} uploaded a loss of {header.loss}: did training diverge (lower training.lr)?",
+            raise invalid(
+                f"worker {worker} uploaded a loss of {header.loss}: did training diverge (lower training.lr)?"
             )
         return raw_bytes(expected.values()) + 8 * len(expected)
 
@@ -117,10 +113,9 @@ class Inbox:
         """Take a complete upload, if all its values are finite."""
         for name, tensor in upload.gradients.items():
             if not all_finite(tensor):
-                raise RefusedError(
-                    grpc.StatusCode.INVALID_ARGUMENT,
+                raise invalid(
                     f"worker {upload.worker} uploaded {name} with values that are not finite: "
-                    f"did training diverge (lower training.lr)?",
+                    f"did training diverge (lower training.lr)?"
                 )
         if upload.worker in self._uploads:
             raise RefusedError(
@@ -153,15 +148,12 @@ class Counts:
     def put(self, worker: int, evaluation: Evaluation) -> None:
         """Take what a worker counted."""
         if self.done.done() or worker in self._counted or evaluation.round != self._number:
-            raise RefusedError(grpc.StatusCode.FAILED_PRECONDITION, "no evaluation of that number is on")
+            raise unfit("no evaluation of that number is on")
         total = self._totals.get(worker)
         if total is None:
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, f"worker {worker} was not asked to evaluate")
         if evaluation.total != total or evaluation.correct > total:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"{evaluation.correct} of {evaluation.total} right, expected of {total}",
-            )
+            raise invalid(f"{evaluation.correct} of {evaluation.total} right, expected of {total}")
         self._counted[worker] = evaluation
         if len(self._counted) == len(self._totals):
             self.done.set_result(None)
@@ -179,7 +171,7 @@ def _difference(announced: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], ex
         return f"uploaded no {', '.join(missing[:5])}"
     unknown = [name for name in announced if name not in expected]
     if unknown:
-        return f"uploaded {', '.join(unknown[:5])}, which nobody asked for"
+        return f"uploaded {', '.join(unknown[:5])}, which the coordinator did not ask for"
     for name, (dtype, shape) in announced.items():
         if shape != tuple(expected[name].shape):
             return f"uploaded {name} with shape {shape}, expected {tuple(expected[name].shape)}"

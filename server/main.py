@@ -117,7 +117,7 @@ class _Run:
         if ahead is None or not is_finished(self.config, ahead):
             return None
         with stoppable(self.options.stop_signals):
-            found = find_checkpoint(self.options.out, self.config, self.journal.say, self.options.labels)
+            found = find_checkpoint(self.options.out, self.config, self.journal.say, labels=self.options.labels)
         return found if is_finished(self.config, found.state) else None
 
     def go_on_without_workers(self, resumed: Resumed) -> None:
@@ -227,14 +227,15 @@ async def _take_up(run: _Run, session: Session, ahead: State | None) -> Resumed 
     out, resumed = run.options.out, None
     if ahead is not None:
         loop = asyncio.get_running_loop()
-        resumed = await session.failure.for_thread(
+        find = partial(
             find_checkpoint,
             out,
             run.config,
             lambda text: loop.call_soon_threadsafe(run.journal.say, text),
-            run.options.labels,
-            lambda: session.failure.failed,
+            labels=run.options.labels,
+            stopped=lambda: session.failure.failed,
         )
+        resumed = await session.failure.for_thread(find)
         session.take_up(resumed)
         run.checkpoints.last = resumed.state.rounds
     run.record, run.folder_is_ours = session.record, True

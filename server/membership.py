@@ -12,20 +12,12 @@ import grpc
 
 from protos.coordinator_pb2 import Abort, JoinRequest, Order, Welcome
 from protos.wire import ORDER
+from server.refusal import RefusedError, check_number, check_version, invalid, unfit
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, NAME_CHARACTERS, SAMPLES
 from vfl.net.network import PROTOCOL_VERSION
 from vfl.observation import Tensors
 from vfl.partition import Box, tiling_problem
 from vfl.topology import Topology
-
-
-class RefusedError(Exception):
-    """A call that is turned down: the gRPC status and a sentence for the caller."""
-
-    def __init__(self, code: grpc.StatusCode, reason: str) -> None:
-        super().__init__(reason)
-        self.code, self.reason = code, reason
-
 
 Line = Iterable[Order | bytes]
 """Orders that belong together, some of them encoded already."""
@@ -117,6 +109,8 @@ class Membership:
 
     def admit(self, request: JoinRequest, proved: bool = False) -> Member:
         """Let a worker in, or refuse it with a sentence; one that proved who it is takes its lost stream's place."""
+        check_version(request.worker, request.protocol_version)
+        check_number(request.worker, self._topology.parties)
         _refuse_the_first(self._problems(request))
         before = self._members.get(request.worker)
         # A process that names another session than the live one was replaced, and must not take the place back.
@@ -174,54 +168,47 @@ class Membership:
 
     def _problems(self, request: JoinRequest) -> Iterator[RefusedError]:
         """Yield what is wrong with a request alone; what comes later relies on what was right before."""
-        parties, who = self._topology.parties, f"worker {request.worker}"
-        if request.protocol_version != PROTOCOL_VERSION:
-            yield _unfit(
-                f"{who} speaks protocol version {request.protocol_version}, this coordinator {PROTOCOL_VERSION}: "
-                f"install the same release on both"
-            )
-        if request.worker >= parties:
-            yield _invalid(f"there is no {who} in this federation: its workers are 0 to {parties - 1}")
+        who = f"worker {request.worker}"
         if self.closed:
-            yield _unfit("the run is over")
+            yield unfit("the run is over")
         if not 0 < request.samples <= SAMPLES or request.test_samples > SAMPLES:
-            yield _invalid(
+            yield invalid(
                 f"{who} holds {request.samples} samples and {request.test_samples} test samples, "
                 f"expected 1 to {SAMPLES}"
             )
         texts = (request.ids_digest, request.peer_address, request.previous_session)
         if max(map(len, texts)) > NAME_CHARACTERS or not request.peer_address.isprintable():
-            yield _invalid(
+            yield invalid(
                 f"{who} gives an address, session or digest that is none: each has at most {NAME_CHARACTERS} characters"
             )
         cut = request.slice
         if max(map(len, (cut.sample_shape, cut.start, cut.stop))) > DIMENSIONS:  # before anything is computed from them
-            yield _invalid(f"{who} cuts samples of more than {DIMENSIONS} dimensions")
+            yield invalid(f"{who} cuts samples of more than {DIMENSIONS} dimensions")
         if request.classes > CLASSES or math.prod(cut.sample_shape) > FEATURES:
-            yield _invalid(
+            yield invalid(
                 f"{who} reports {request.classes} classes and samples of shape {tuple(cut.sample_shape)}; "
                 f"at most {CLASSES} classes and {FEATURES} features go"
             )
         box = _box(request)
         if problem := box.problem():
-            yield _invalid(f"the slice of {who} {problem}")
+            yield invalid(f"the slice of {who} {problem}")
         holding = _whole_problem if self._topology.is_horizontal else _slice_problem
         if problem := holding(request.worker, box, request.classes, self._topology):
-            yield _invalid(problem)
+            yield invalid(problem)
 
     def _misfits(self, member: Member) -> Iterator[RefusedError]:
         """Yield why a worker does not fit to the others, or to what it held when the run began."""
         others = [other for other in self if other.worker != member.worker]
         differing = _horizontal_misfits if self._topology.is_horizontal else _vertical_misfits
         for other in others:
-            yield from map(_unfit, differing(member, other))
+            yield from map(unfit, differing(member, other))
         boxes = {one.worker: one.box for one in (*others, member)}
         if not self._topology.is_horizontal and set(range(self._topology.workers)) <= boxes.keys():
             misfit = tiling_problem([boxes[worker] for worker in sorted(boxes) if not boxes[worker].empty])
             if misfit:
-                yield _unfit(f"the workers' slices do not fit together: {misfit}")
+                yield unfit(f"the workers' slices do not fit together: {misfit}")
         if self._held and self._held[member.worker] != member.held:
-            yield _unfit(
+            yield unfit(
                 f"worker {member.worker} does not hold what it held when the run began "
                 f"(samples, their ids, its slice, or the classes): start it with the same data"
             )
@@ -230,14 +217,6 @@ class Membership:
 def _refuse_the_first(problems: Iterator[RefusedError]) -> None:
     for problem in problems:
         raise problem
-
-
-def _invalid(sentence: str) -> RefusedError:
-    return RefusedError(grpc.StatusCode.INVALID_ARGUMENT, sentence)
-
-
-def _unfit(sentence: str) -> RefusedError:
-    return RefusedError(grpc.StatusCode.FAILED_PRECONDITION, sentence)
 
 
 def _slice_problem(worker: int, box: Box, classes: int, topology: Topology) -> str | None:

@@ -21,13 +21,14 @@ from protos.coordinator_pb2 import (
 from protos.wire import ALIGNMENT_SERVICE, COORDINATOR_SERVICE, ChunkView
 from server.alignment import AlignmentService
 from server.inbox import Upload
-from server.membership import Member, RefusedError
+from server.membership import Member
+from server.refusal import RefusedError, check_certificate, invalid
 from server.session import Session
 from vfl.config import RunConfig
 from vfl.limits import plain
 from vfl.net.pace import Pace
 from vfl.net.services import server_options, start_server
-from vfl.net.tls import Identity, ImpostorError, check_caller
+from vfl.net.tls import Identity
 
 NO_FAULT = (grpc.StatusCode.ABORTED, grpc.StatusCode.DATA_LOSS)
 """Refused uploads after which a worker that leaves is waited for: of a round begun anew, and those cut short, as that
@@ -80,7 +81,7 @@ class CoordinatorService:
         try:
             first = await anext(aiter(request_iterator), None)
             if not isinstance(first, UploadPart) or first.WhichOneof("part") != "header":
-                raise RefusedError(grpc.StatusCode.INVALID_ARGUMENT, "an upload begins with a header")
+                raise invalid("an upload begins with a header")
             member = self._member(first.header.session, context)
             async with member.uploading:
                 return await self._receive(member, first, request_iterator)
@@ -95,9 +96,8 @@ class CoordinatorService:
         try:
             member = self._member(request.session, context)
             if not isfinite(request.loss_sum):
-                raise RefusedError(
-                    grpc.StatusCode.INVALID_ARGUMENT,
-                    f"worker {member.worker} reported a test loss of {request.loss_sum}: did training diverge?",
+                raise invalid(
+                    f"worker {member.worker} reported a test loss of {request.loss_sum}: did training diverge?"
                 )
             self._session.answers.evaluated(member, request)
             self._session.traffic.up[member.worker] += request.ByteSize()
@@ -122,12 +122,8 @@ class CoordinatorService:
         return member
 
     def _check_caller(self, context: Any, worker: int) -> None:
-        if not self._tls:
-            return
-        try:
-            check_caller(context, worker)
-        except ImpostorError as error:
-            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, str(error)) from None
+        if self._tls:
+            check_certificate(context, worker)
 
     async def _receive(
         self, member: Member, first: UploadPart, parts: AsyncIterator[UploadPart | ChunkView]

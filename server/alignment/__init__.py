@@ -11,11 +11,10 @@ from protos.alignment_pb2 import AlignHeader, AlignPart, PassPart, PlaceRequest
 from protos.coordinator_pb2 import Slice
 from server.alignment.hashes import Hashes
 from server.alignment.swaps import Swaps, received
-from server.membership import RefusedError
+from server.refusal import RefusedError, check_certificate, check_number, check_version, invalid, unfit
 from vfl.limits import FEATURES, IDS
 from vfl.net.alignment import pass_parts, pieces
 from vfl.net.network import PROTOCOL_VERSION
-from vfl.net.tls import ImpostorError, check_caller
 
 T = TypeVar("T")
 
@@ -27,7 +26,7 @@ class AlignmentService:
     """
 
     def __init__(self, workers: int, tls: bool, patience: float, started: Callable[[], bool]) -> None:
-        """Begin with nothing; nobody is kept waiting for the others longer than `patience` seconds."""
+        """Begin with nothing; no worker is kept waiting for the others longer than `patience` seconds."""
         self._workers, self._tls = workers, tls
         self._patience, self._started = patience, started
         self._hashes, self._swaps = Hashes(workers), Swaps(workers)
@@ -83,14 +82,9 @@ class AlignmentService:
         # The last worker may be a label holder without features; whether it is, its joining tells.
         least = 0 if worker == self._workers - 1 > 0 else 1
         if not least <= features <= FEATURES:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {worker} has {features} features, expected {least} to {FEATURES}",
-            )
+            raise invalid(f"worker {worker} has {features} features, expected {least} to {FEATURES}")
         if self._features.setdefault(worker, features) != features:
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION, f"worker {worker} has other columns than before: start all anew"
-            )
+            raise unfit(f"worker {worker} has other columns than before: start all anew")
         if len(self._features) == self._workers:
             self._all_features.set()
 
@@ -98,10 +92,7 @@ class AlignmentService:
     def _alone(self, call: str, worker: int, again: bool) -> Iterator[None]:
         """Refuse a call beside another of the same kind and worker and, unless it was answered before, in a run."""
         if self._started() and not again:
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"the run has begun, and tables are aligned before that: worker {worker} comes too late",
-            )
+            raise unfit(f"the run has begun, and tables are aligned before that: worker {worker} comes too late")
         if (call, worker) in self._calling:
             raise RefusedError(
                 grpc.StatusCode.ALREADY_EXISTS,
@@ -124,27 +115,12 @@ class AlignmentService:
             ) from None
 
     def _check(self, header: AlignHeader, context: Any) -> None:
-        if header.protocol_version != PROTOCOL_VERSION:
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"worker {header.worker} speaks protocol version {header.protocol_version}, this coordinator "
-                f"{PROTOCOL_VERSION}: install the same release on both",
-            )
+        check_version(header.worker, header.protocol_version)
         self._check_worker(context, header.worker)
         if not 0 < header.ids <= IDS:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"worker {header.worker} brings {header.ids} ids, expected 1 to {IDS}",
-            )
+            raise invalid(f"worker {header.worker} brings {header.ids} ids, expected 1 to {IDS}")
 
     def _check_worker(self, context: Any, worker: int) -> None:
-        if worker >= self._workers:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"there is no worker {worker} in this federation: its workers are 0 to {self._workers - 1}",
-            )
+        check_number(worker, self._workers)
         if self._tls:
-            try:
-                check_caller(context, worker)
-            except ImpostorError as error:
-                raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, str(error)) from None
+            check_certificate(context, worker)

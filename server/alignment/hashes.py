@@ -1,4 +1,4 @@
-"""The hashes that workers bring to be aligned: room for them, who brought which, and those that all have."""
+"""The hashes that workers bring to be aligned: room for them, which worker brought which, and those that all have."""
 
 import asyncio
 import hashlib
@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 
 from protos.alignment_pb2 import AlignHeader, AlignPart
-from server.membership import RefusedError
+from server.refusal import RefusedError, invalid, unfit
 from vfl import limits
 from vfl.net.alignment import HASH_BYTES, common_hashes, from_bytes
 
@@ -42,9 +42,8 @@ class Hashes:
             if not self.compared:
                 self._keep(worker, data, digest)
             elif self._digests[worker] != digest:
-                raise RefusedError(
-                    grpc.StatusCode.FAILED_PRECONDITION,
-                    f"worker {worker} brings other ids than before, and the workers have been aligned: start all anew",
+                raise unfit(
+                    f"worker {worker} brings other ids than before, and the workers have been aligned: start all anew"
                 )
         finally:
             if worker not in self._brought:
@@ -56,10 +55,7 @@ class Hashes:
         assert self._common is not None
         common = await asyncio.shield(self._common)
         if not len(common):
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                "no id is known to all workers: have they the same --align-key, and is data.id the same thing?",
-            )
+            raise unfit("no id is known to all workers: have they the same --align-key, and is data.id the same thing?")
         return common
 
     def _make_room(self, worker: int, wanted: int) -> None:
@@ -76,7 +72,7 @@ class Hashes:
         self._room[worker] = wanted
 
     async def _received(self, header: AlignHeader, parts: AsyncIterator[AlignPart]) -> tuple[bytearray, bytes]:
-        """Return the bytes, none once all were compared, and their digest; who is too slow is cut off by the server."""
+        """Return the bytes, none once all were compared, and their digest; the server ends calls that are too slow."""
         data, digest = bytearray(), hashlib.sha256()
         received, expected = 0, header.ids * HASH_BYTES
         while received < expected:
@@ -102,7 +98,4 @@ def _repeats(data: bytearray) -> bool:
 
 
 def _broken(worker: int) -> RefusedError:
-    return RefusedError(
-        grpc.StatusCode.INVALID_ARGUMENT,
-        f"the hashes of worker {worker} are not as many as announced, or an id is there twice",
-    )
+    return invalid(f"the hashes of worker {worker} are not as many as announced, or an id is there twice")

@@ -3,12 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import grpc
-
 from protos.alignment_pb2 import PassHeader, PassPart
-from server.membership import RefusedError
+from server.refusal import check_version, invalid, unfit
 from vfl.limits import PRIVATE_BYTES
-from vfl.net.network import PROTOCOL_VERSION
 
 STEPS = 3
 
@@ -24,29 +21,19 @@ class Swaps:
     def check(self, header: PassHeader) -> None:
         """Refuse what is no message of an intersection."""
         who = f"worker {header.worker}"
-        if header.protocol_version != PROTOCOL_VERSION:
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"{who} speaks protocol version {header.protocol_version}, this coordinator {PROTOCOL_VERSION}: "
-                f"install the same release on both",
-            )
+        check_version(header.worker, header.protocol_version)
         if self._workers != 2:
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
+            raise unfit(
                 f"{who} wants a private intersection, which two workers make, and here are {self._workers}: use "
-                f"--align-key",
+                f"--align-key"
             )
         if header.step >= STEPS or not 0 < header.bytes <= PRIVATE_BYTES:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
+            raise invalid(
                 f"{who} posts {header.bytes} bytes in step {header.step}, expected 1 to {PRIVATE_BYTES} in steps 0 to "
-                f"{STEPS - 1}",
+                f"{STEPS - 1}"
             )
         if (header.worker, header.step) in self._posted:
-            raise RefusedError(
-                grpc.StatusCode.FAILED_PRECONDITION,
-                f"{who} has made step {header.step} already, with other keys: start all anew",
-            )
+            raise unfit(f"{who} has made step {header.step} already, with other keys: start all anew")
 
     async def swap(self, worker: int, step: int, data: bytes) -> bytes:
         """Post one side's message; return the other's, as soon as it is there."""
@@ -55,7 +42,7 @@ class Swaps:
         async with self._changed:
             self._changed.notify_all()
             await self._changed.wait_for(lambda: other in self._posted)
-        theirs, self._posted[other] = self._posted[other], b""  # nobody asks for it again
+        theirs, self._posted[other] = self._posted[other], b""  # it is fetched once
         return theirs
 
 
@@ -66,9 +53,6 @@ async def received(swaps: Swaps, header: PassHeader, parts: AsyncIterator[PassPa
     while len(data) < header.bytes:
         part = await anext(parts, None)
         if part is None or not part.data or len(data) + len(part.data) > header.bytes:
-            raise RefusedError(
-                grpc.StatusCode.INVALID_ARGUMENT,
-                f"the message of worker {header.worker} is not as long as announced",
-            )
+            raise invalid(f"the message of worker {header.worker} is not as long as announced")
         data += part.data
     return bytes(data)

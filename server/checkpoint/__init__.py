@@ -38,7 +38,7 @@ class Known(BaseModel):
     samples: int
     shares: tuple[int, ...]
     tested: bool
-    """Whether anybody holds test samples."""
+    """Whether any worker holds test samples."""
 
     @classmethod
     def of(cls, setting: Setting, members: Sequence[Member]) -> "Known":

@@ -43,7 +43,8 @@ def look_ahead(out: Path, config: RunConfig) -> State:
 def find_checkpoint(
     out: Path,
     config: RunConfig,
-    say: Callable[[str], None],
+    say: Callable[[str], object],
+    *,
     labels: tuple[int, ...] | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> Resumed:
@@ -54,7 +55,9 @@ def find_checkpoint(
     """With nothing wrong but the rounds before them."""
     for state, tensors in _good(folder_of(out), config, problems):
         try:
-            recorded = None if transcript is None else _check(transcript, config, state, labels, problems, stopped)
+            recorded = None
+            if transcript is not None:
+                recorded = _checked(transcript, config, state, labels=labels, problems=problems, stopped=stopped)
         except DamagedError as error:
             problems.append(str(error))
             good.append((state, tensors))
@@ -98,7 +101,7 @@ def _in_one(problems: list[str]) -> str:
     return "; ".join(dict.fromkeys(problems))
 
 
-def _going_on(resumed: Resumed, problems: list[str], say: Callable[[str], None]) -> Resumed:
+def _going_on(resumed: Resumed, problems: list[str], say: Callable[[str], object]) -> Resumed:
     for problem in dict.fromkeys(problems):
         say(problem)
     say(f"going on from the checkpoint of round {resumed.state.rounds}")
@@ -158,10 +161,11 @@ def _flat(tree: Any, at: str = "") -> dict[str, Any]:
     return flat
 
 
-def _check(
+def _checked(
     folder: Path,
     config: RunConfig,
     state: State,
+    *,
     labels: tuple[int, ...] | None,
     problems: list[str],
     stopped: Callable[[], bool],

@@ -17,7 +17,8 @@ from protos.tensors_pb2 import Bundle, TensorSpec
 from protos.wire import ORDER, UPLOAD, ChunkView
 from protos.worker_pb2 import SwapPart
 from server.inbox import Inbox, Upload
-from server.membership import Membership, RefusedError
+from server.membership import Membership
+from server.refusal import RefusedError
 from tests.fuzz.support import fuzz, little_memory, mutated, outcome, seeds
 from tests.support import small_config
 from vfl.datasets.slices import load_data, slice_for

@@ -14,7 +14,7 @@ import pytest
 from protos.alignment_pb2 import PassHeader, PassPart
 from protos.alignment_pb2_grpc import AlignmentServicer, add_AlignmentServicer_to_server
 from server.alignment.swaps import Swaps, received
-from server.membership import RefusedError
+from server.refusal import RefusedError
 from tests.integration.command_support import cafe, start
 from tests.integration.test_labels_at_coordinator import listening
 from vfl.errors import RunFailedError

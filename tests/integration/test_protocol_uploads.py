@@ -44,7 +44,7 @@ def test_an_upload_with_a_bad_header_is_refused(playing, change, code, words):
     ("change", "words"),
     [
         (lambda g: g.pop("bottom.1.weight"), "worker 1 uploaded no bottom.1.weight"),
-        (lambda g: g.update(secret=torch.zeros(3)), "secret, which nobody asked for"),
+        (lambda g: g.update(secret=torch.zeros(3)), "secret, which the coordinator did not ask for"),
         (
             lambda g: g.update({"bottom.1.weight": torch.zeros(3, 5)}),
             r"bottom.1.weight with shape (3, 5), expected (3, 4)",

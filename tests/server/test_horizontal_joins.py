@@ -9,7 +9,8 @@ import torch
 from protos.codec import announce
 from protos.coordinator_pb2 import Evaluation, Slice, UploadHeader
 from server.inbox import Counts, Inbox, Upload
-from server.membership import Membership, RefusedError
+from server.membership import Membership
+from server.refusal import RefusedError
 from tests.integration.protocol_support import join_request
 from vfl.topology import Topology
 

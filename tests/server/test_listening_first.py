@@ -20,7 +20,7 @@ def test_workers_join_while_the_transcript_is_read_and_wait_on_if_it_is_damaged(
     (tmp_path / "summary.json").write_text("{}")
     joined, address, ended = threading.Event(), SimpleQueue(), SimpleQueue()
 
-    def find(*_):
+    def find(*_, **__):
         assert joined.wait(60)
         raise UserError("--resume: it is damaged")
 

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
-from server.membership import Member, Membership, RefusedError
+from server.membership import Member, Membership
+from server.refusal import RefusedError
 from tests.integration.protocol_support import join_request
 from vfl.topology import Topology
 

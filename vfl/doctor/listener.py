@@ -11,7 +11,8 @@ from grpc_health.v1 import health
 from protos.coordinator_pb2 import JoinRequest
 from protos.doctor_pb2 import Block, CompareReply, CompareRequest, ReportReceipt, ReportRequest
 from protos.wire import DOCTOR_SERVICE, add_service
-from server.membership import Member, Membership, RefusedError
+from server.membership import Member, Membership
+from server.refusal import RefusedError
 from vfl.config import RunConfig
 from vfl.doctor.findings import Finding, Level
 from vfl.doctor.party import Clock, describe_party
