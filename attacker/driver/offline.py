@@ -11,7 +11,7 @@ import torch
 from attacker.driver.conclude import conclude
 from attacker.driver.estimates import Snapshots
 from attacker.driver.follow import Follower
-from attacker.interface import Attack, Setting
+from attacker.interface import Setting
 from attacker.start import start_attack
 from vfl.config import RunConfig
 from vfl.errors import UserError, in_words
@@ -25,36 +25,32 @@ COPIES = 4
 
 def attack_transcript(recorded: Transcript, config: RunConfig, folder: Path) -> None:
     """Show the config's attack all complete rounds, let it recover, and write the folder as a run would."""
-    setting = recorded.setting
+    setting, rounds = recorded.setting, recorded.rounds
     next(iter(recorded), None)  # files that are not what the recorded run says end it here, before memory is taken
     if config.attack.name != "none":
         _check_size(setting)
     with _memory_errors_explained(setting):
-        _attack(recorded, config, folder, start_attack(config.attack, setting))
-
-
-def _attack(recorded: Transcript, config: RunConfig, folder: Path, attack: Attack) -> None:
-    setting, rounds = recorded.setting, recorded.rounds
-    clear_run(folder)
-    journal = Journal(folder)
-    journal.run(config.model_dump(mode="json"), setting.samples, setting.rounds)
-    journal.state("attacking")
-    follower = Follower(attack, Snapshots(folder, setting, config.snapshots) if config.snapshots else None)
-    try:
-        for number in follower.follow(recorded):
-            journal.step("observing", number, rounds)
-        record = Record(rounds=rounds)
-        conclude(follower.recover, record, config=config, setting=setting, out=folder, journal=journal)
-    except Exception as error:
-        journal.state("ended", str(in_words(error)))
-        raise
-    finally:
-        journal.close()
+        follower = Follower(start_attack(config.attack, setting), Snapshots(folder, setting, config.snapshots))
+        clear_run(folder)
+        journal = Journal(folder)
+        journal.run(config.model_dump(mode="json"), setting.samples, setting.rounds)
+        journal.state("attacking")
+        try:
+            for number in follower.follow(recorded):
+                journal.step("observing", number, rounds)
+            record = Record(rounds=rounds)
+            conclude(follower.recover, record, config=config, setting=setting, out=folder, journal=journal)
+        except Exception as error:
+            journal.state("ended", str(in_words(error)))
+            raise
+        finally:
+            journal.close()
 
 
 def _check_size(setting: Setting) -> None:
     """Refuse more samples than can be recovered here: their number is what the recorded run says of itself."""
-    takes, free = COPIES * _sample_bytes(setting), psutil.virtual_memory().available
+    takes = COPIES * setting.samples * math.prod(setting.boxes[0].sample_shape) * torch.float32.itemsize
+    free = psutil.virtual_memory().available
     if takes > free:
         raise UserError(
             f"the recorded run says that it has {_samples(setting)}: to recover them takes {takes / 1e9:.1f} GB of "
@@ -75,10 +71,6 @@ def _memory_errors_explained(setting: Setting) -> Iterator[None]:
             f"there is too little memory to attack the recorded run, which says that it has {_samples(setting)}; "
             f"take a machine with more"
         ) from None
-
-
-def _sample_bytes(setting: Setting) -> int:
-    return setting.samples * math.prod(setting.boxes[0].sample_shape) * torch.float32.itemsize
 
 
 def _samples(setting: Setting) -> str:

@@ -1,8 +1,9 @@
 """The attack's own process: it follows the coordinator's transcript while the workers go on, then recovers.
 
 Over a pipe the coordinator sends `Begin`, the number of each round that it has written, and None after the last. The
-attack answers with how many rounds it has seen (0: it can do with the setting), `Step`s, and its pickled Recovery, or
-`Failed`. It ends when the pipe does: whatever happened to the coordinator, no process and no file is left.
+attack answers with how many rounds it has seen (0: it can do with the setting), its steps as (name, done, total), and
+its pickled Recovery, or the error that ends it. It ends when the pipe does: whatever happened to the coordinator, no
+process and no file is left.
 """
 
 import contextlib
@@ -22,51 +23,31 @@ from typing import Any
 
 import torch
 
-from attacker.driver.estimates import Partial, Snapshots
+from attacker.driver.estimates import LiveProgress, Snapshots
 from attacker.driver.follow import Follower
 from attacker.driver.pace import Pace, out_of_the_way
 from attacker.interface import Observation, Recovery, Setting, attacks
 from attacker.start import start_attack
+from vfl.config import RunConfig
 from vfl.device import keep_freed_memory
-from vfl.errors import CafeError, in_words
+from vfl.errors import CafeError, from_words, in_words
 from vfl.folder.transcript.files import RoundReader
 from vfl.folder.transcript.spool import Places
 from vfl.limits import RESERVE_BYTES
-from vfl.registry import PluginSection
-
-STEP_EVERY_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Begin:
-    """To the attack, first of all: what to run."""
+    """What the coordinator says first: what to run, and where."""
 
-    attack: PluginSection
+    config: RunConfig
     setting: Setting
     out: Path
     places: Places
     rounds: int = 0
     """How many rounds are in the transcript already: the run is resumed."""
-    snapshots: int | None = None
     estimates: bool = False
     """Whether to show unfinished estimates while it recovers."""
-
-
-@dataclass(frozen=True)
-class Step:
-    """From the attack: how far its recovery is."""
-
-    name: str
-    done: int
-    total: int
-
-
-@dataclass(frozen=True)
-class Failed:
-    """From the attack: why it cannot go on."""
-
-    exit_code: int
-    sentence: str
 
 
 def main(pipe: Connection) -> None:
@@ -80,7 +61,7 @@ def main(pipe: Connection) -> None:
     line = Line(pipe)
     attacks.names()  # imports them all while the workers join
     try:
-        live = LiveAttack(line.begin.get(), line)
+        live = LiveAttack(line.messages.get(), line)
         line.tell(0)
         recovery = live.run(threads)
         line.tell(pickle.dumps(recovery))  # here, as torch would share the tensors' memory with the coordinator
@@ -88,7 +69,7 @@ def main(pipe: Connection) -> None:
         if not isinstance(error, CafeError | OSError):
             traceback.print_exc()
         said = in_words(error)
-        line.tell(Failed(said.exit_code, str(said)))
+        line.tell(from_words(said.exit_code, str(said)))  # an error of a plug-in's own class may be unknown there
     line.wait_for_the_end()
 
 
@@ -98,9 +79,8 @@ class Line:
     def __init__(self, pipe: Connection) -> None:
         self._pipe = pipe
         self._places: Places | None = None
-        self.begin: SimpleQueue[Begin] = SimpleQueue()
-        self.rounds: SimpleQueue[int | None] = SimpleQueue()
-        """Those in the transcript that the attack has not seen; None after the last."""
+        self.messages: SimpleQueue[Any] = SimpleQueue()
+        """What to begin with, the numbers of rounds that the attack has not seen, and None after the last."""
         self.no_more_rounds = threading.Event()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
@@ -122,15 +102,13 @@ class Line:
                 if self._places is not None:
                     self._places.clear()
                 os._exit(0)
+            if message is None:
+                self.no_more_rounds.set()
+            self.messages.put(message)
             if isinstance(message, Begin):
                 self._places = message.places
                 for number in range(1, message.rounds + 1):
-                    self.rounds.put(number)
-                self.begin.put(message)
-            else:
-                if message is None:
-                    self.no_more_rounds.set()
-                self.rounds.put(message)
+                    self.messages.put(number)
 
 
 class LiveAttack:
@@ -138,10 +116,10 @@ class LiveAttack:
 
     def __init__(self, begin: Begin, line: Line) -> None:
         self._line, self._places = line, begin.places
-        snapshots = Snapshots(begin.out, begin.setting, begin.snapshots) if begin.snapshots else None
-        self._follower = Follower(start_attack(begin.attack, begin.setting), snapshots)
+        snapshots = Snapshots(begin.out, begin.setting, begin.config.snapshots)
+        self._follower = Follower(start_attack(begin.config.attack, begin.setting), snapshots)
         self._reader = RoundReader(begin.setting, begin.places.find, checked=False, done=self._was_read)
-        self._progress = _Progress(line, Partial(begin.out, begin.setting) if begin.estimates else None)
+        self._progress = LiveProgress(line.tell, begin.out, begin.setting, estimates=begin.estimates)
         self._pace = Pace()
         self._seen = 0
         self._round_bytes = 0
@@ -151,7 +129,7 @@ class LiveAttack:
         """Observe out of the workers' way, what is left after the last round at full speed, and recover."""
         over = self._line.no_more_rounds
         out_of_the_way(lambda: self._follow(over.is_set, self._rest), over)
-        self._follow(self._line.rounds.empty, lambda _worked: None)
+        self._follow(self._line.messages.empty, lambda _worked: None)
         torch.set_num_threads(threads)  # the workers are gone
         return self._follower.recover(self._progress)
 
@@ -165,7 +143,7 @@ class LiveAttack:
 
     def _rounds(self, enough: Callable[[], bool]) -> Iterator[Observation]:
         while not enough():
-            number = self._line.rounds.get()
+            number = self._line.messages.get()
             if number is not None:
                 self._round_bytes = 0
                 yield self._reader.read(number)
@@ -180,22 +158,4 @@ class LiveAttack:
     def _disk_is_needed(self) -> bool:
         """Whether less of the disk is free than the waiting rounds take, besides what no run may take."""
         free = shutil.disk_usage(self._places.disk.parent).free - RESERVE_BYTES
-        return self._line.rounds.qsize() * self._round_bytes >= free
-
-
-class _Progress:
-    """What the attack is given to show how far it is: the coordinator hears of its steps, a file has its estimate."""
-
-    def __init__(self, line: Line, partial: Partial | None) -> None:
-        self._line, self._partial = line, partial
-        self._last, self._sent = "", 0.0
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        if name != self._last or done >= total or time.monotonic() - self._sent >= STEP_EVERY_SECONDS:
-            self._last, self._sent = name, time.monotonic()
-            self._line.tell(Step(name, done, total))
-
-    def estimate(self, make: Callable[[], Recovery]) -> None:
-        """Take an unfinished estimate, if the run's user wants to see one now."""
-        if self._partial is not None:
-            self._partial.offer(make)
+        return self._line.messages.qsize() * self._round_bytes >= free

@@ -8,10 +8,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from attacker.driver.process import Begin, Failed, Step, main
+from attacker.driver.process import Begin, main
 from attacker.interface import Observation, Progress, Recovery, Setting
 from vfl.config import RunConfig
-from vfl.errors import InterruptedRunError, RunFailedError, from_words
+from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.folder.results import PARTIAL, Queue
 from vfl.folder.transcript.spool import SLOTS, Places, Spool
 from vfl.forkserver import context, warm_up
@@ -68,17 +68,8 @@ class RemoteAttack:
         self._places = Places.make(self._out, kept=self._config.records)
         if not self._config.records:
             self._spool = Spool(self._places)
-        self._tell(
-            Begin(
-                self._config.attack,
-                setting,
-                self._out.resolve(),
-                self._places,
-                rounds=rounds,
-                snapshots=self._config.snapshots,
-                estimates=estimates,
-            )
-        )
+        out = self._out.resolve()
+        self._tell(Begin(self._config, setting, out, self._places, rounds=rounds, estimates=estimates))
         self._hear()
 
     def observe(self, observation: Observation) -> None:
@@ -104,8 +95,8 @@ class RemoteAttack:
             if isinstance(message, bytes):
                 recovery: Recovery = pickle.loads(message)  # from a process that we started, by its pipe  # nosec B301
                 return recovery
-            if isinstance(message, Step):
-                progress(message.name, message.done, message.total)
+            if isinstance(message, tuple):
+                progress(*message)
             elif behind > 1:
                 progress("observing", behind - self._unread, behind)
 
@@ -142,8 +133,8 @@ class RemoteAttack:
             raise RunFailedError(
                 "the attack's process ended without a word: was it killed, or was there too little memory?"
             ) from None
-        if isinstance(message, Failed):
-            raise from_words(message.exit_code, message.sentence)
+        if isinstance(message, CafeError):
+            raise message
         if isinstance(message, int) and message:
             self._unread -= 1
             if self._spool is not None:

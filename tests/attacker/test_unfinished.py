@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from attacker.driver import estimates
-from attacker.driver.estimates import Partial
+from attacker.driver.estimates import LiveProgress
 from attacker.exact import Exact
 from attacker.interface import Recovery, share, silent
 from attacker.inversion import InversionOptions
@@ -52,11 +52,11 @@ def test_an_estimate_is_written_every_couple_of_seconds_at_most(tmp_path, monkey
     x, _ = images(6)
     setting, now = setting_for(x, 3, 4, workers=2), [0.0]
     monkeypatch.setattr(estimates.time, "monotonic", lambda: now[0])
-    partial = Partial(tmp_path, setting)
+    progress = LiveProgress(lambda step: None, tmp_path, setting, estimates=True)
 
     def offer(value: float) -> None:
         slices = tuple(torch.full((6, *box.shape), value) for box in setting.boxes)
-        partial.offer(lambda: Recovery(slices=slices))
+        share(progress, lambda: Recovery(slices=slices))
 
     written = []
     for second in range(7):

@@ -72,8 +72,8 @@ def test_where_there_are_no_counters_nobody_rests(monkeypatch):
 def attack(tmp_path):
     """An attack that is to rest for longer than anybody waits."""
     config = small_config(federation={"rounds": 4}, attack={"name": "tests.server.slow_attack:Slow"})
-    line = SimpleNamespace(no_more_rounds=threading.Event(), rounds=SimpleNamespace(qsize=lambda: 3))
-    attack = LiveAttack(Begin(config.attack, setting_of(config), tmp_path, Places(tmp_path / "transcript", None)), line)
+    line = SimpleNamespace(no_more_rounds=threading.Event(), messages=SimpleNamespace(qsize=lambda: 3))
+    attack = LiveAttack(Begin(config, setting_of(config), tmp_path, Places(tmp_path / "transcript", None)), line)
     attack._pace.rest_after = lambda worked: worked * 1e6
     return attack
 

@@ -46,8 +46,9 @@ class Places:
 
     def find(self, name: str) -> Path:
         """Return where a file is."""
-        in_memory = self.disk / name if self.memory is None else self.memory / name
-        return in_memory if in_memory.exists() else self.disk / name
+        if self.memory is not None and (self.memory / name).exists():
+            return self.memory / name
+        return self.disk / name
 
     def discard(self, path: Path) -> None:
         """Remove a file that was read, unless it is to be kept; the coordinator writes over those in memory."""
@@ -76,7 +77,8 @@ class Spool:
         self._needed = 0
         """Bytes that the last round would have taken in memory, and as many again."""
         self._version = 0
-        self._direct = _DirectWrites()
+        self._direct_bytes, self._direct_seconds = 0, 0.0
+        """What went to the disk past the kernel's cache, and how long that took."""
 
     @property
     def has_room(self) -> bool:
@@ -92,14 +94,15 @@ class Spool:
         self._unread.append(slot)
         if slot is None:
             self._disk.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
-        direct, began = slot is None and size > LARGE and self._direct.quick, time.monotonic()
+        direct, began = slot is None and size > LARGE and self._disk_is_quick, time.monotonic()
         files = [self._file(slot, round_name(observation.round))]
         write_round(files[0], observation, direct=direct)
         if new:
             files.append(self._file(slot, parameters_name(observation.version)))
             write_parameters(files[1], observation, direct=direct)
         if direct:
-            self._direct.add(sum(path.stat().st_size for path in files), time.monotonic() - began)
+            self._direct_bytes += sum(path.stat().st_size for path in files)
+            self._direct_seconds += time.monotonic() - began
         return slot is None
 
     def was_read(self) -> None:
@@ -109,9 +112,15 @@ class Spool:
             self._spare.append(slot)
 
     @property
+    def _disk_is_quick(self) -> bool:
+        """Whether to go on past the cache: no disk is called slow before a second of writing so, and then for good."""
+        return self._direct_seconds < 1 or self._direct_bytes > self._direct_seconds * SLOW_DISK
+
+    @property
     def _has_slot(self) -> bool:
-        fits = self._slots < SLOTS and shutil.disk_usage(self._memory).free >= self._needed
-        return bool(self._spare) or fits
+        if self._spare:
+            return True
+        return self._slots < SLOTS and shutil.disk_usage(self._memory).free >= self._needed
 
     def _take_slot(self) -> "_Slot | None":
         if not self._has_slot:
@@ -139,22 +148,6 @@ class _Slot:
             self._files[kind].rename(path)
         self._files[kind] = path
         return path
-
-
-@dataclass
-class _DirectWrites:
-    """How fast the disk has taken what went past the kernel's cache."""
-
-    size: int = 0
-    seconds: float = 0.0
-
-    def add(self, size: int, seconds: float) -> None:
-        self.size, self.seconds = self.size + size, self.seconds + seconds
-
-    @property
-    def quick(self) -> bool:
-        """Whether to go on so; a disk is called slow after a second of writing at the earliest, and then for good."""
-        return self.seconds < 1 or self.size > self.seconds * SLOW_DISK
 
 
 def _size(tensors: ModelTensors) -> int:
