@@ -20,6 +20,8 @@ def show_summary(summary: dict[str, Any], out: Path) -> None:
         table.add_row(label, Text(value))
     console.print(table)
     console.print(verdict(summary), soft_wrap=not console.is_terminal, style="bold")
+    if untested(summary):
+        console.print(untested(summary), soft_wrap=not console.is_terminal, style="bold red")
     files = [path.name for name in FILES for path in sorted(out.glob(name))]
     console.print(f"Everything is in {out}{': ' if files else ''}{', '.join(files)}", soft_wrap=True)
 
@@ -43,6 +45,11 @@ def verdict(summary: dict[str, Any]) -> str:
     if attack["used"]:
         return "The attack's result is not scored: there is no ground truth here."
     return "No attack was run."
+
+
+def untested(summary: dict[str, Any]) -> str:
+    """Return why the result says nothing of a defence, if that is so."""
+    return next((str(report["warning"]) for report in summary.get("defence") or [] if report.get("warning")), "")
 
 
 def numbers_in_words(summary: dict[str, Any]) -> list[tuple[str, str]]:
@@ -137,7 +144,7 @@ def defence_lines(reports: list[dict[str, Any]]) -> list[str]:
                 line += f". WARNING: {shield['warning']}" if shield.get("warning") else ""
                 said.setdefault(line, []).append(report["worker"])
         if report.get("warning"):
-            said.setdefault(report["warning"], []).append(report["worker"])
+            said.setdefault(f"WARNING: {report['warning']}", []).append(report["worker"])
     return [
         ("all workers" if len(workers) == len(reports) else f"worker {', '.join(map(str, workers))}") + f": {line}"
         for line, workers in said.items()

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from vfl.folder.show import defence_lines, size, verdict
+from vfl.folder.show import defence_lines, size, untested, verdict
 from vfl.report import facts, leaks, training
 from vfl.report.drawing import Plot
 from vfl.report.folder import RunFolder, read_run
@@ -35,6 +35,7 @@ def run_page(folder: Path) -> str:
         verdict=verdict(run.summary),
         level=level(run.summary),
         failed=failure(run.summary),
+        untested=untested(run.summary),
         tiles=facts.tiles(run),
         setting=facts.setting_line(run.summary),
         examples=examples,

@@ -163,6 +163,19 @@ def test_withheld_uploads_altered_rounds_and_disturbances_are_told(tmp_path):
     assert "epsilon 1.5" in text
 
 
+def test_a_defence_whose_draws_follow_from_the_seed_is_never_said_to_hold(tmp_path):
+    data = images(12)
+    write_run(tmp_path, config_of(), data, torch.zeros_like(data.x))
+    summary = load_summary(tmp_path)
+    assert "held against this attack" in page_of(tmp_path).text
+    report = {"worker": 0, "chain": [{"name": "noise"}], "warning": "NOT TESTED FOR REAL: draws follow from the seed"}
+    (tmp_path / "summary.json").write_text(json.dumps(summary | {"defence": [report]}))
+    text = page_of(tmp_path).text
+    assert "defence not tested for real" in text
+    assert text.count("NOT TESTED FOR REAL") == 2  # above everything, and beside the defence
+    assert "held against this attack" not in text
+
+
 def test_psnr_over_the_rounds(tmp_path):
     write_run(tmp_path, config_of(), images(12))
     summary = load_summary(tmp_path)
