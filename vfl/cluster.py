@@ -16,13 +16,13 @@ PROBE_SECONDS = 5.0
 
 
 _ours = threading.Event()
-"""Set while this process is connected by us, and not by whoever calls us from Python."""
+"""Set while we connected this process to Ray, rather than the Python program that calls us."""
 
 
 def connect(address: str | None, option: str, variables: Mapping[str, str] | None = None) -> Any:
     """Return the module `ray`, connected; a process that is connected already stays so.
 
-    `option` is what the address was given as, for the sentences. The variables are set where tasks run.
+    `option` is the command-line option of the address, for error messages. The variables are set where tasks run.
     """
     check_cluster(address, option)
     import ray
@@ -30,7 +30,7 @@ def connect(address: str | None, option: str, variables: Mapping[str, str] | Non
     if ray.is_initialized():
         return ray
     environment = {"env_vars": dict(variables)} if variables else None
-    # Not None: Ray would join whatever cluster was last started here, be it alive or not. And one that is made of this
+    # Not None: Ray would join the cluster that was last started here, even a dead one. And a cluster made of this
     # machine listens to this machine alone.
     where: dict[str, Any] = (
         {"address": "local", "_node_ip_address": "127.0.0.1"} if address is None else {"address": address}
@@ -55,7 +55,7 @@ def leave() -> None:
 
 
 def check_cluster(address: str | None, option: str) -> None:
-    """Refuse to go on without Ray, or with an address where nobody answers; nothing is started."""
+    """Refuse to go on without Ray, or with an address where no cluster answers; nothing is started."""
     if importlib.util.find_spec("ray") is None:
         raise UserError(f"{option}: Ray is not installed here; pip install 'cafe-vfl[ray]'")
     if address in (None, "auto"):
@@ -70,20 +70,20 @@ def check_cluster(address: str | None, option: str) -> None:
 
 
 def largest(ray: Any, resource: str) -> float:
-    """Return how much of a resource (CPU, GPU) the node has that has most of it."""
+    """Return how much of a resource (CPU, GPU) the largest node has."""
     return max((float(node["Resources"].get(resource, 0)) for node in ray.nodes() if node["Alive"]), default=0.0)
 
 
 def _no_cluster(address: str | None, option: str, why: str) -> UserError:
-    said = (why.strip().splitlines() or ["no reason given"])[0]
+    reason = (why.strip().splitlines() or ["no reason given"])[0]
     if address is None:
-        return UserError(f"{option}: Ray could not make a cluster of this machine ({said})")
-    return UserError(f"{option}: no Ray cluster answers at {address} ({said})")
+        return UserError(f"{option}: Ray could not make a cluster of this machine ({reason})")
+    return UserError(f"{option}: no Ray cluster answers at {address} ({reason})")
 
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Take back SIGTERM, which Ray would answer by leaving on the spot: how a command ends is its own business."""
+    """Keep the command's own handler of SIGTERM: Ray's would end the process on the spot."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

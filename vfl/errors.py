@@ -2,7 +2,7 @@
 
 
 class CafeError(Exception):
-    """Something that ends the command with one sentence instead of a traceback."""
+    """An error that ends the command with one sentence instead of a traceback."""
 
     exit_code = 1
 
@@ -35,6 +35,6 @@ def in_words(error: Exception) -> CafeError:
 
 
 def from_words(exit_code: int, sentence: str) -> CafeError:
-    """Return the error that another process told of."""
+    """Return the error that another process ended with, by its exit code and sentence."""
     kinds: dict[int, type[CafeError]] = {2: UserError, 130: InterruptedRunError}
     return kinds.get(exit_code, RunFailedError)(sentence)

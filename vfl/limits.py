@@ -1,6 +1,6 @@
 """Every limit on what a party takes from others or from a file, and on how long it waits for them.
 
-SECURITY.md lists them with their reasons. Where a run itself says less, that counts: an upload is never larger than the
+SECURITY.md lists them with their reasons. A run itself often sets a lower limit: an upload is never larger than the
 model, an output never longer than the data set.
 """
 
@@ -49,7 +49,7 @@ STREAMS = 8
 """Calls at once over one connection; a worker has two or three."""
 
 HANDSHAKE_SECONDS = 20.0
-"""How long whoever connects may take to begin to speak gRPC."""
+"""How long a party that connects may take to begin to speak gRPC."""
 
 IDLE_SECONDS = 300.0
 """How long a connection may stay without a call."""
@@ -62,29 +62,29 @@ RECEIVE_SECONDS = 60.0
 """How long a peer may take to send its whole output."""
 
 OPEN_SECONDS = 10.0
-"""How long a peer waits for a label holder that has not been told to start yet."""
+"""How long a peer waits for a label holder that has not had its start yet."""
 
 REACH_SECONDS = 20.0
-"""How long a worker tries to reach the label holder before it says so; less where rounds may take less."""
+"""How long a worker tries to reach the label holder before it fails; less if `round_timeout` is short."""
 
 ANSWER_SECONDS = 10.0
-"""How long a party that accepted a connection may take to say something."""
+"""How long a party that accepted a connection may take to send its first bytes."""
 
 WELCOME_SECONDS = 60.0
-"""How long a coordinator that was asked to let a worker in may think about it."""
+"""How long a coordinator may take to answer a worker that asks to join."""
 
-TELL_SECONDS = 5.0
-"""How long a worker that is in trouble tries to say so."""
+TROUBLE_SECONDS = 5.0
+"""How long a worker tries to report its trouble to the coordinator."""
 
 ORDER_SECONDS = 86_400.0
-"""How long a coordinator may order nothing, beyond the times that the config gives all others: runs can be paused."""
+"""How long a coordinator may send no order, beyond all waits in the config: a run can be paused for a day."""
 
 DOWNLOAD_SECONDS = 60.0
-"""How long a download of a data set may bring nothing."""
+"""How long a download of a data set may receive nothing."""
 
 CONFIG_BYTES = 1 << 18
 CONFIG_DEPTH = 32
-"""What a YAML file may be: its size, and how deep it nests. Aliases are not read at all."""
+"""The size of a YAML file, and how deep it may nest. Aliases are not read at all."""
 
 JSON_BYTES = 64 << 20
 """The largest JSON file that is read."""
@@ -109,22 +109,22 @@ MOST_TRIES = 10
 
 MOST_REASONS = 20
 LONGEST_REASON = 500
-"""What is kept of the sentences with which workers say why a round cannot go on, in number and in characters."""
+"""How many of the workers' reasons why a round cannot go on are kept, and how many characters of each."""
 
 RESERVE_BYTES = 2 << 30
-"""Bytes of the disk that rounds which wait for an attack leave free."""
+"""Bytes of the disk that rounds waiting for an attack leave free."""
 
 BROWSERS = 16
 """How many browsers may watch a run at once."""
 
 LOOK_SECONDS = 3.0
-"""How long plain text stays unanswered before it is looked whether TLS is expected there."""
+"""How long plain text stays unanswered before the party checks whether TLS is expected there."""
 
 CONNECT_SECONDS = 5.0
 PROOF_SECONDS = 10.0
 CALL_SECONDS = 30.0
 ECHO_SECONDS = 120.0
-"""`cafe doctor`: how long a port may take to accept a connection, and whoever answers to prove itself, to answer a
+"""`cafe doctor`: how long a port may take to accept a connection, and the party there to prove itself, to answer a
 call, and to send the largest message back."""
 
 FINDINGS = 1_000

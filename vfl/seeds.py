@@ -40,7 +40,7 @@ def seeded(seed: int, purpose: str, number: int = 0) -> Iterator[None]:
 
 @contextmanager
 def seeded_everywhere(seed: int, purpose: str, number: int = 0) -> Iterator[None]:
-    """Do as `seeded` with NumPy's and Python's global generators too: for building models, whose code is anybody's."""
+    """Do as `seeded` with NumPy's and Python's global generators too: a user's model may draw from any of them."""
     drawn = derive(seed, purpose, number)
     before = random.getstate(), np.random.get_state()
     try:

@@ -14,7 +14,7 @@ from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, Trouble, Uplo
 from protos.wire import COORDINATOR_SERVICE, UPLOAD, ChunkView, Stub
 from vfl.config import SILENCE_SECONDS
 from vfl.errors import RunFailedError
-from vfl.limits import TELL_SECONDS, WELCOME_SECONDS, plain
+from vfl.limits import TROUBLE_SECONDS, WELCOME_SECONDS, plain
 from vfl.net.handshake import HungUpError
 from vfl.net.network import hang_up, reach, sentence
 from vfl.net.tls import COORDINATOR, Identity
@@ -186,7 +186,7 @@ class Link:
             return
         trouble = Trouble(session=self.session, run_id=run_id, reason=reason, leaving=leaving)
         with contextlib.suppress(grpc.RpcError):  # a coordinator that cannot be reached notices by itself
-            self._stub.ReportTrouble(trouble, timeout=TELL_SECONDS, wait_for_ready=True)
+            self._stub.ReportTrouble(trouble, timeout=TROUBLE_SECONDS, wait_for_ready=True)
 
     def close(self) -> None:
         """Leave the run."""

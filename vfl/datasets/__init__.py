@@ -28,7 +28,7 @@ class Mosaic:
 
 @dataclass(frozen=True)
 class Brought:
-    """How many rows a file has, and how many of them are left out, before rows are joined."""
+    """How many rows a file has, and how many of them are left out before files are joined."""
 
     source: str
     rows: int
@@ -40,7 +40,7 @@ class Brought:
 
 @dataclass(frozen=True)
 class Tables:
-    """What became of the rows of files: `rows` of them are in all, and are what samples are taken from."""
+    """The files of a table; `rows` of their rows are in all of them, and samples are taken from those."""
 
     rows: int
     files: tuple[Brought, ...]
@@ -60,11 +60,11 @@ class Data:
     columns: tuple[Column, ...] = ()
     mosaics: tuple[Mosaic, ...] = ()
     groups: tuple[int, ...] | None = None
-    """How many of the columns each worker holds, in their order, where the data set says so."""
+    """How many of the columns each worker holds, in order, where the data set decides that."""
     label: str = "label"
     class_names: tuple[str, ...] = ()
     tables: Tables | None = None
-    """The files that the samples come from, whose rows may have been joined or left out on the way."""
+    """The files that the samples come from; their rows may have been joined, and some left out."""
 
     @property
     def sample_shape(self) -> Shape:
@@ -74,7 +74,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a data set is, without its samples: enough to divide it and to say what a run on it takes."""
+    """A data set without its samples: enough to divide it and to plan a run on it."""
 
     samples: int
     test_samples: int
@@ -97,7 +97,7 @@ class DataSet(Plugin):
     test_samples: int | None = Field(None, ge=0)
 
     def with_labels_at(self, worker: int | None) -> "DataSet":  # noqa: ARG002
-        """Return the data set of a federation whose labels this worker has; parties' own files depend on it."""
+        """Return the data set of a federation whose labels this worker has; matters where each party has a file."""
         return self
 
     def load(self) -> Data:
@@ -105,17 +105,17 @@ class DataSet(Plugin):
         raise NotImplementedError
 
     def facts(self) -> Facts:
-        """Return what the data are; a data set that knows without loading them says so instead."""
+        """Return the facts; a data set that knows them without loading its samples overrides this."""
         return Facts.of(self.load())
 
     @classmethod
     def places(cls) -> tuple[str, ...]:
-        """Return where it is below CAFE_DATA unless the config says so: the first of these that is there is read."""
+        """Return where it is looked for below CAFE_DATA if the config names no path; the first that exists is read."""
         path = cls.model_fields["path"].get_default() if "path" in cls.model_fields else None
         return (str(path),) if isinstance(path, Path) else ()
 
     def _facts(self, samples: int, test_samples: int, shape: Shape, classes: int) -> Facts:
-        """Cut the numbers of samples that there are to those asked for, as `_data` does with the samples."""
+        """Return facts with the numbers of samples that the config asks for, checked as `_data` does."""
         asked = {"data.samples": (self.samples, samples), "data.test_samples": (self.test_samples, test_samples)}
         for key, (count, there) in asked.items():
             _check_count(count, there, key)
@@ -127,6 +127,7 @@ class DataSet(Plugin):
         kind: Literal["image", "table"],
         train: tuple[Tensor, Tensor],
         test: tuple[Tensor, Tensor] | None = None,
+        *,
         ids: tuple[str, ...] | None = None,
         classes: int | None = None,
     ) -> Data:
@@ -146,8 +147,8 @@ class DataSet(Plugin):
             y,
             classes or int(everything.max()) + 1,
             (ids or tuple(map(str, range(len(train[0])))))[: len(x)],
-            x_test,
-            y_test,
+            x_test=x_test,
+            y_test=y_test,
         )
 
 

@@ -19,7 +19,7 @@ PHOTOGRAPHS = ("china", "flower")
 
 @datasets.register("photos")
 class Photos(DataSet):
-    """Tiles cut from scikit-learn's two photographs; the label is the photograph. A tile's number tells its place."""
+    """Tiles cut from scikit-learn's two photographs; the label is the photograph. A tile's number gives its place."""
 
     samples: int | None = Field(120, ge=2, description="tiles in all; the photographs are scaled to make so many")
     tile: int = Field(32, ge=4)
@@ -80,7 +80,7 @@ def photographs() -> list[np.ndarray]:
 
 
 def _carried(name: str) -> Path:
-    """Return a file that scikit-learn carries; importing all of that for it would take every process two seconds."""
+    """Return a file of scikit-learn's package without importing it, which would take each process two seconds."""
     found = importlib.util.find_spec("sklearn")
     assert found is not None
     assert found.origin is not None
@@ -88,7 +88,7 @@ def _carried(name: str) -> Path:
 
 
 def _grid(count: int, aspect: float) -> tuple[int, int]:
-    """Return rows and columns for so many tiles: few places left empty, a shape close to the picture's."""
+    """Return rows and columns for so many tiles: few places left empty, proportions close to the picture's."""
 
     def cost(rows: int) -> float:
         columns = -(-count // rows)

@@ -1,6 +1,7 @@
-"""Data of somebody else's making: a data set plug-in is held to what the rest of the program relies on."""
+"""What a data set plug-in loads is checked for all that the rest of the program relies on."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from vfl.limits import CLASSES, plain
 
 
 def check_data(data: object, name: str) -> Data:
-    """Return the data if their parts fit each other; a sentence names the plug-in and what does not."""
+    """Return the data if their parts fit each other; else raise an error that names the plug-in and the problem."""
     if not isinstance(data, Data):
         raise UserError(f"data.name: load() of {name} returned {type(data).__name__}, expected a vfl.datasets.Data")
     problem = next(_problems(data), None)
@@ -22,7 +23,7 @@ def check_data(data: object, name: str) -> Data:
 
 
 def check_classes(data: Data) -> None:
-    """Refuse samples to train with that are all of one class; one alone always is."""
+    """Refuse several training samples that are all of one class."""
     count, first = len(data.y), int(data.y[0])
     if count > 1 and bool((data.y == first).all()):
         called = repr(data.class_names[first]) if data.class_names else first
@@ -33,23 +34,23 @@ def check_classes(data: Data) -> None:
 
 
 def check_facts_of(facts: object, name: str) -> Facts:
-    """Return the facts if they are such."""
+    """Return the facts if they are `Facts`."""
     if not isinstance(facts, Facts):
         raise UserError(f"data.name: facts() of {name} returned {type(facts).__name__}, expected a vfl.datasets.Facts")
     return facts
 
 
 def _problems(data: Data) -> Iterator[str]:
-    """Give all that is wrong, the first of which would make the next fail."""
+    """Yield what is wrong; only the first is safe to ask for, as later checks rely on the earlier ones."""
     if data.kind not in ("image", "table"):
         yield f"kind is {data.kind!r}, expected 'image' or 'table'"
     if type(data.classes) is not int or not 0 <= data.classes <= CLASSES:
         yield f"classes is {data.classes!r}, expected a whole number up to {CLASSES}"
-    yield from _pair(data, data.x, data.y, "x", "y")
+    yield from _pair_problems(data, "")
     if (data.x_test is None) != (data.y_test is None):
         yield "of x_test and y_test one is None; both are there, or neither is"
     if data.x_test is not None:
-        yield from _pair(data, data.x_test, data.y_test, "x_test", "y_test")
+        yield from _pair_problems(data, "_test")
         if data.x_test.shape[1:] != data.x.shape[1:]:
             yield f"x_test has samples of shape {tuple(data.x_test.shape[1:])}, x of {data.sample_shape}"
     if not isinstance(data.ids, tuple) or not all(isinstance(one, str) for one in data.ids):
@@ -67,8 +68,10 @@ def _problems(data: Data) -> Iterator[str]:
         yield f"there are {data.classes} classes and {len(data.class_names)} class_names"
 
 
-def _pair(data: Data, x: object, y: object, of_x: str, of_y: str) -> Iterator[str]:
-    """Give what is wrong with samples and their labels."""
+def _pair_problems(data: Data, part: Literal["", "_test"]) -> Iterator[str]:
+    """Yield what is wrong with the samples to train (or to test) with and their labels."""
+    of_x, of_y = f"x{part}", f"y{part}"
+    x, y = getattr(data, of_x), getattr(data, of_y)
     shape = "(N, channels, height, width)" if data.kind == "image" else "(N, columns)"
     if not isinstance(x, Tensor) or not isinstance(y, Tensor):
         yield f"{of_x} is of the type {type(x).__name__} and {of_y} {type(y).__name__}, expected tensors"

@@ -1,4 +1,4 @@
-"""A table's columns as features and back: numbers scaled, categories one-hot, fitted by whoever holds the column."""
+"""A table's columns as features and back: numbers scaled, categories one-hot, fitted at the worker that holds them."""
 
 import math
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from torch import Tensor
 from vfl.errors import UserError
 
 SHOWN = 20
-"""Rows that are put beside the recovered ones."""
+"""How many first rows the report shows beside the recovered ones."""
 
 LONGEST = 2**53
-"""Up to here every whole number is a float of its own."""
+"""The largest number up to which a float64 holds every whole number exactly."""
 
 MISSING = "(missing)"
-"""The category of what is not there, where the config lets values be missing and no word is the same."""
+"""The category of missing values, where the config allows them."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Column:
     mean: float = 0.0
     deviation: float = 1.0
     indicator: bool = False
-    """Whether a feature says which are missing: a number's second, a category's last."""
+    """Whether one feature says which values are missing: the second of a number, the last of a category."""
     categories: tuple[str, ...] = ()
     constant: bool = False
-    """Whether a number is the same in every row: its deviation, 1, is then no measure of it."""
+    """Whether the number is the same in every row; `deviation` is then 1, and says nothing of it."""
     first: tuple[float, ...] = ()
-    """The first numbers that it was fitted on, as they were read: a feature has no room for all their digits."""
+    """The first training rows' numbers as they were read: float32 features lose some of their digits."""
 
     @property
     def width(self) -> int:
@@ -64,7 +64,7 @@ class Column:
         return len(self.categories) if self.kind == "category" else 1 + self.indicator
 
     def encode(self, values: Values) -> Tensor:
-        """Return the features (rows, width); a category that was not there when fitted is all zeros."""
+        """Return the features (rows, width); a category that no training row had is all zeros."""
         if isinstance(values, Text):
             words = self.categories[:-1] if self.indicator else self.categories
             place = {word: number for number, word in enumerate(words)}
@@ -72,7 +72,7 @@ class Column:
             # A code of -1 picks the last entry.
             places = np.array([*(place.get(word, -1) for word in values.words), gone])[values.codes]
             return torch.from_numpy(places[:, None] == np.arange(self.width)).float()
-        with np.errstate(over="ignore"):  # numbers that are too large get a sentence instead
+        with np.errstate(over="ignore"):  # the error below instead of NumPy's warning
             scaled = torch.from_numpy((values - self.mean) / self.deviation)
         if bool((scaled.abs() > LARGEST).any()):
             raise UserError(
@@ -90,7 +90,7 @@ class Column:
         if self.kind == "category":
             return [self.categories[number] for number in features.argmax(1).tolist()]
         gone = (features[:, 1] > 0.5).tolist() if self.indicator else [False] * len(features)
-        # Features are float32: beyond a hundred-thousandth of the deviation there is only rounding.
+        # Features are float32: digits below a hundred-thousandth of the deviation are rounding errors.
         digits = 5 - math.floor(math.log10(self.deviation))
         beyond, within = (self.mean, 0.0) if self.constant else (0.0, self.mean)
         numbers = (features[:, 0].double() * self.deviation + within).tolist()
@@ -99,16 +99,16 @@ class Column:
         ]
 
     def as_read(self, features: Tensor) -> list[float | str | None]:
-        """Return what `decode` does of the first rows' own features, with all digits of the numbers."""
-        told = self.decode(features)
-        for row, (found, read) in enumerate(zip(told, self.first, strict=False)):
-            if isinstance(found, float) and abs(found - read) <= 1e-4 * self.deviation:  # never another row's
-                told[row] = read
-        return told
+        """Decode the first training rows' own features, with the numbers' digits as they were read."""
+        values = self.decode(features)
+        for row, (found, read) in enumerate(zip(values, self.first, strict=False)):
+            if isinstance(found, float) and abs(found - read) <= 1e-4 * self.deviation:  # else it is another row's
+                values[row] = read
+        return values
 
 
 def fit_column(name: str, values: Values, most_categories: int, gaps: bool = False) -> Column:
-    """Learn a column's scale or categories from the training rows; `gaps`: values may be missing in other rows."""
+    """Learn a column's scale or categories from the training rows; `gaps`: other rows have missing values."""
     gaps = gaps or bool(missing_in(values).any())
     if isinstance(values, Text):
         found = sorted(values.words[code] for code in np.unique(values.codes) if code >= 0)
@@ -129,14 +129,14 @@ def fit_column(name: str, values: Values, most_categories: int, gaps: bool = Fal
     first = tuple(values[:SHOWN].tolist())
     if len(known) and known.min() == known.max():
         return Column(name, "number", float(known[0]), 1.0, gaps, constant=True, first=first)
-    if not deviation:  # the squares of differences as small as these are 0
+    if not deviation:  # differences so small that their squares underflow to 0
         spread = float(known.max() - known.min())
         deviation = spread * float(((known - known.min()) / spread).std())
     return Column(name, "number", mean, deviation, gaps, first=first)
 
 
 def _other_than(words: Sequence[str]) -> str:
-    """Return the name of the category of missing values, which is no word of the column."""
+    """Return a name for the category of missing values that is no word of the column."""
     name = MISSING
     while name in words:
         name = f"({name})"
@@ -144,7 +144,7 @@ def _other_than(words: Sequence[str]) -> str:
 
 
 def missing_in(values: Values) -> np.ndarray:
-    """Tell for each row whether its value is missing."""
+    """Return for each row whether its value is missing."""
     return values.codes < 0 if isinstance(values, Text) else np.isnan(values)
 
 
@@ -163,12 +163,12 @@ def as_words(values: Values) -> Text:
 
 
 def name_of(number: np.number) -> str:
-    """Write a number so that no other of its type is written alike: a whole one with all digits, whatever its type."""
+    """Write a number so that no other is written alike; a whole one with all its digits, whatever its type."""
     return str(int(number)) if number == np.round(number) and np.isfinite(number) else str(number)
 
 
 def too_long(what: str, names: str = "data.categorical") -> UserError:
-    """Return the sentence about a column of whole numbers that no float holds; `names` keys say that they are names."""
+    """Return the error for whole numbers that no float holds; with the config keys `names` they count as names."""
     return UserError(
         f"data: {what} has whole numbers beyond 2^53, which would lose digits; name it in {names} if they are names, "
         f"divide them, or leave it out of data.columns"

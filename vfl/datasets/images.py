@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
-"""What is read, whatever a file is called: for some others Pillow starts programs."""
+"""Formats that are read, whatever a file's ending: for some others Pillow starts programs."""
 
 PARTS = {"train", "training", "test", "testing", "val", "valid", "validation"}
-"""Folders that divide a set and are no classes."""
+"""Names of folders that divide a data set, and so are no classes."""
 
 LARGEST_SIDE = 4096
-"""Pixels of a sample: in colour, 200 MB of memory each."""
+"""Pixels; a colour sample of this height and width takes 200 MB of memory."""
 
 
 @datasets.register("images")
@@ -65,7 +65,7 @@ class Images(DataSet):
             if tested != names:
                 classes, others = (plain(", ".join(own)) for own in (names, tested))
                 raise UserError(f"data.path: {root}/train has the classes {classes}, test {others}")
-        data = self._data("image", train[:2], test[:2] if test else None, train[2], len(names))
+        data = self._data("image", train[:2], test[:2] if test else None, ids=train[2], classes=len(names))
         return replace(data, label="folder", class_names=names)
 
     def _read(self, folder: Path, count: int | None) -> tuple[tuple[Tensor, Tensor, tuple[str, ...]], tuple[str, ...]]:
@@ -73,7 +73,7 @@ class Images(DataSet):
         if len(classes) < 2:
             raise UserError(f"data.path: {folder} has {len(classes)} folders; two or more are needed, one a class")
         pictures = [_pictures(path) for path in classes]
-        # In turn, so that the first so many samples are of all classes.
+        # In turn, so that any number of first samples has all classes.
         turns = sorted((place, label) for label, own in enumerate(pictures) for place in range(len(own)))
         chosen = [(pictures[label][place], label) for place, label in turns][:count]
         x = torch.stack([self._pixels(path) for path, _ in chosen])
@@ -142,5 +142,5 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 def _is_hidden(path: Path) -> bool:
-    """Tell whether a file is a system's own note, such as macOS writes beside pictures, or in a folder of such."""
+    """Return whether a path has a hidden part: systems leave notes of their own beside pictures (macOS: ._name)."""
     return any(part.startswith(".") for part in path.parts)

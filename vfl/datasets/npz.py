@@ -22,7 +22,7 @@ from vfl.partition import Shape
 T = TypeVar("T")
 
 ARRAYS = ("x", "y", "x_train", "y_train", "x_test", "y_test", "ids", "feature_names")
-"""What is read of an archive, whatever else it holds."""
+"""The arrays of an archive that are read; others are ignored."""
 
 
 class Npz(DataSet):
@@ -51,38 +51,40 @@ class Npz(DataSet):
             _check(arrays["x_test"], y_test, path)
             if arrays["x_test"].shape[1:] != x.shape[1:]:
                 raise UserError(f"data.path: {path} has test samples of another shape than its training samples")
-        ids = _names(arrays["ids"], "ids", len(x), "samples", path) if "ids" in arrays else None
+        ids = _names(arrays["ids"], "ids", path, count=len(x), what="samples") if "ids" in arrays else None
         if x.ndim == 2:
             named = arrays.get("feature_names", np.arange(x.shape[1]))
-            header = _names(named, "feature_names", x.shape[1], "columns", path)
-            return self._table(x, y, (arrays["x_test"], y_test) if y_test is not None else None, header, ids)
+            header = _names(named, "feature_names", path, count=x.shape[1], what="columns")
+            test = (arrays["x_test"], y_test) if y_test is not None else None
+            return self._table((x, y), test, header=header, ids=ids)
         if self.columns is not None or self.categorical:
             raise UserError(f"data.columns, data.categorical: {path} holds images, and these are for tables")
         images = _images(x, path)
         held_out = (_images(arrays["x_test"], path), y_test) if y_test is not None else None
-        return self._data("image", (images, y), held_out, ids)
+        return self._data("image", (images, y), held_out, ids=ids)
 
     def facts(self) -> Facts:
-        """Read the labels and the shapes of images; a table is read whole, as its values say what its columns are."""
+        """Read only labels and shapes of images; a table is read whole, as its values decide its features."""
         path = data_path(self.path)
         shapes = _read_or_say(path, lambda: read_shapes(path, ARRAYS))
         prefix = "_train" if "x_train" in shapes else ""
         x = shapes.get(f"x{prefix}", ())
         if len(x) not in (3, 4) or f"y{prefix}" not in shapes:
-            return super().facts()  # a table, or a file with something wrong, which loading says
+            return super().facts()  # a table, or a broken file, which loading will refuse with its reason
         labels = [_labels(y, path) for y in _read(path, (f"y{prefix}", "y_test")).values()]
         tested = shapes["x_test"][0] if {"x_test", "y_test"} <= shapes.keys() else 0
         return self._facts(x[0], tested, _image_shape(x, path), int(torch.cat(labels).max()) + 1)
 
     def _table(
         self,
-        x: np.ndarray,
-        y: Tensor,
+        train: tuple[np.ndarray, Tensor],
         test: tuple[np.ndarray, Tensor] | None,
+        *,
         header: tuple[str, ...],
         ids: tuple[str, ...] | None,
     ) -> Data:
-        """Scale the columns as they are in the training rows that are used."""
+        """Scale the columns by their values in the training rows that are used."""
+        x, y = train
         names = header if self.columns is None else tuple(name for group in self.columns for name in group)
         for key, wanted in (("data.columns", names), ("data.categorical", self.categorical)):
             lacking = [name for name in wanted if name not in header]
@@ -91,7 +93,7 @@ class Npz(DataSet):
         if len(set(names)) < len(names):
             raise UserError(f"data.columns: {max(names, key=names.count)!r} is held by more than one worker")
 
-        if test is not None and test[0].dtype != x.dtype:  # a category has one name in both
+        if test is not None and test[0].dtype != x.dtype:  # so that a category has the same name in both
             x, test = _widened(x), (_widened(test[0]), test[1])
 
         def read(rows: np.ndarray) -> list[Values]:
@@ -103,7 +105,7 @@ class Npz(DataSet):
             for name, own in zip(names, read(x[: self.samples]), strict=True)
         )
         held_out = None if test is None else (encode_all(columns, read(test[0]), len(test[0])), test[1])
-        data = self._data("table", (encode_all(columns, read(x), len(x)), y), held_out, ids)
+        data = self._data("table", (encode_all(columns, read(x), len(x)), y), held_out, ids=ids)
         groups = None if self.columns is None else tuple(map(len, self.columns))
         return replace(data, columns=columns, groups=groups)
 
@@ -158,7 +160,7 @@ def _labels(y: np.ndarray, path: Path) -> Tensor:
     return torch.tensor(y.astype(np.int64))
 
 
-def _names(array: np.ndarray, key: str, count: int, what: str, path: Path) -> tuple[str, ...]:
+def _names(array: np.ndarray, key: str, path: Path, *, count: int, what: str) -> tuple[str, ...]:
     """Return an array of names, one for each sample or column and no two alike."""
     if array.ndim != 1 or array.dtype.kind not in "USiu":
         raise UserError(
@@ -184,7 +186,7 @@ def _names(array: np.ndarray, key: str, count: int, what: str, path: Path) -> tu
 def _is_text(name: str) -> bool:
     try:
         name.encode()
-    except UnicodeEncodeError:  # halves of surrogate pairs, which numpy's strings may hold
+    except UnicodeEncodeError:  # halves of surrogate pairs, which NumPy's strings may hold
         return False
     return True
 

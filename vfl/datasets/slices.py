@@ -29,7 +29,7 @@ NONE = (
 """What to do about a worker without columns."""
 
 LABELS = "labels.safetensors"
-"""The file with what the coordinator holds, if it holds the labels."""
+"""The file with the labels, if the coordinator holds them."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class WorkerData:
     y_test: Tensor | None = None
     classes: int = 0
     most: int = 0
-    """In a horizontal federation the largest number of samples that any worker holds, which an epoch's length is by."""
+    """In a horizontal federation the samples of the worker with most, which decide how long an epoch is."""
 
     def save(self, path: Path) -> None:
         """Write the slice to a file that is its owner's alone."""
@@ -58,8 +58,8 @@ class WorkerData:
             "classes": self.classes,
             "most": self.most,
         }
-        told = {"slice": json.dumps(about)}
-        write_atomically(path, lambda new: save_file(tensors, make_private(new), metadata=told), False, PRIVATE)
+        note = {"slice": json.dumps(about)}
+        write_atomically(path, lambda new: save_file(tensors, make_private(new), metadata=note), False, PRIVATE)
 
     @staticmethod
     def load(path: Path) -> "WorkerData":
@@ -89,7 +89,7 @@ class WorkerData:
             raise UserError(f"{path} is not a worker's slice file: {plain(str(error))}") from None
 
     def _problem(self) -> str | None:
-        """Return in what the parts of a slice do not fit each other."""
+        """Return how the parts of a slice do not fit each other; None if they do."""
         problem = self.box.problem()
         if problem:
             return f"the slice {problem}"
@@ -127,7 +127,7 @@ def load_data(config: RunConfig) -> Data:
 
 
 def data_facts(config: RunConfig) -> Facts:
-    """Return what the data set that a config names is, loading no more of it than that takes."""
+    """Return the facts of the data set that a config names, loading no more of it than that takes."""
     plugin = _plugin(config)
     if type(plugin).facts is DataSet.facts:
         return Facts.of(load_data(config))
@@ -231,9 +231,9 @@ def _whole(data: Data | Facts) -> Box:
 
 
 def write_slices(config: RunConfig, data: Data, folder: Path) -> list[Path]:
-    """Give each party a file with its own slice, so that none of them ever holds another's features.
+    """Write a file with its own slice for each party, so that no party's process ever holds another's features.
 
-    Where the coordinator has the labels, theirs is the last.
+    Where the coordinator has the labels, their file is the last.
     """
     paths = []
     for worker in range(config.topology.parties):

@@ -10,7 +10,7 @@ from vfl.partition import Shape
 from vfl.seeds import generator
 
 CHUNK = 4096
-"""Images made at a time; each has random numbers of its own chunk, so that the first ones are always the same."""
+"""Images made at a time, from a generator of their own: the first images are the same however many are made."""
 
 
 @datasets.register("synthetic")

@@ -28,7 +28,7 @@ LARGEST_FILE = 64 << 20
 
 @contextmanager
 def _patience() -> Iterator[None]:
-    """Give downloads a deadline: torchvision gives them none, and what it calls goes by the one of all sockets."""
+    """Give downloads a deadline: torchvision sets none, so they obey the default of all sockets."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(limits.DOWNLOAD_SECONDS)
     try:
@@ -56,9 +56,9 @@ class TorchvisionSet(DataSet):
         return self._as_known(archive.path, archive.load()) if archive else self._load()
 
     def facts(self) -> Facts:
-        """Return what the archive has, or what everybody knows: also where the archive has less than is asked for.
+        """Return what the archive has; without one, or where it has too few samples, the published numbers.
 
-        That is for plans; a run loads the archive, and says how many samples there are.
+        `cafe plan` uses them. A run loads the archive, and refuses it if it has too few samples.
         """
         archive, known = self._archive(), self._facts(*self.counts, self.shape, CLASSES)
         if archive is None:
@@ -76,7 +76,7 @@ class TorchvisionSet(DataSet):
         raise NotImplementedError
 
     def _as_known(self, path: Path, found: D) -> D:
-        """Refuse an archive of something else; the classes are ten, whichever of them occur in it."""
+        """Refuse an archive of another data set; the classes are ten, even if some do not occur in it."""
         name = self.archive_name.removesuffix(".npz")
         if found.sample_shape != self.shape:
             there, known = ("x".join(map(str, shape)) for shape in (found.sample_shape, self.shape))
@@ -88,7 +88,7 @@ class TorchvisionSet(DataSet):
         return replace(found, classes=CLASSES)
 
     def _archive(self) -> Npz | None:
-        """Return the archive, where it is and torchvision's own files are neither there nor asked for."""
+        """Return the archive if it exists, and torchvision's own files neither exist nor are to be downloaded."""
         if self.download or (self.path is None and "CAFE_DATA" not in os.environ):
             return None
         root = data_path(self.path)
@@ -103,7 +103,7 @@ class TorchvisionSet(DataSet):
 
         root = data_path(self.path)
         self._check_sizes(root)
-        # Old versions kept MNIST as pickles, which torchvision would open before anything else.
+        # Old versions kept MNIST as pickles, which torchvision would prefer to open.
         kind = type(name, (getattr(vision, name),), {"_check_legacy_exist": lambda _: False})
         try:
             with _patience():
@@ -117,7 +117,7 @@ class TorchvisionSet(DataSet):
         except OSError as error:
             done = f"could not be downloaded to {root}" if self.download else f"cannot be read from {root}"
             raise UserError(f"data: {name} {done}: {error}") from None
-        except Exception as error:  # whatever broken files make of torchvision
+        except Exception as error:  # broken files raise errors of many kinds in torchvision
             raise UserError(
                 f"data: {name} cannot be read from {root}: its files are not the originals "
                 f"({type(error).__name__}: {plain(str(error))}); remove or replace them"

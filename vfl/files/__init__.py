@@ -59,24 +59,24 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def read_plain(path: Path, limit: int) -> bytes:
-    """Return what a plain file holds; OSError for what is none, and for more than `limit` bytes."""
+    """Return what a plain file holds; OSError for anything else, and for more than `limit` bytes."""
     refuse_irregular(path)
     return read_bounded(path, limit)
 
 
 def refuse_irregular(path: Path) -> None:
-    """Raise OSError for what is no plain file: a pipe or a device among recorded files would be read for ever."""
+    """Raise OSError for anything but a plain file: reading a pipe or a device might never end."""
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a plain file", str(path))
 
 
 def is_own(path: Path) -> bool:
-    """Tell whether a folder has a plain file itself, and no link to one elsewhere."""
+    """Return whether a path is a plain file itself, and no link to one elsewhere."""
     return path.is_file() and not path.is_symlink()
 
 
 def make_new(path: Path, mode: int) -> None:
-    """Make an empty file in the place of whatever has the name: a link is removed, not followed."""
+    """Make an empty file in the place of anything that has the name: a link is removed, not followed."""
     path.unlink(missing_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode))
 
@@ -96,7 +96,7 @@ def state_folder(name: str) -> Path:
 
 
 def make_private(path: Path) -> Path:
-    """Make an empty file that only its owner can read, whatever the umask, and was there before; return its path."""
+    """Make an empty file, or empty one, that only its owner can read, whatever the umask; return its path."""
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
     os.fchmod(opened, PRIVATE)
     os.close(opened)

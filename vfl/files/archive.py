@@ -1,4 +1,4 @@
-"""NumPy archives that may be anybody's: no pickle is opened, and no array takes memory that is not its own."""
+"""NumPy archives from any source: no pickle is opened, and no array takes more memory than the file holds."""
 
 import math
 import zipfile
@@ -18,7 +18,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 class ArchiveError(ValueError):
-    """A file that is no archive of plain arrays; the text says why."""
+    """A file that is no archive of plain arrays; the message says why."""
 
 
 def read_archive(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
@@ -53,7 +53,7 @@ def _opened(path: Path, read: Callable[[zipfile.ZipFile], T]) -> T:
                 return read(archive)
         except ArchiveError:
             raise
-        except Exception as error:  # whatever broken bytes make of zipfile, its compressions, and NumPy
+        except Exception as error:  # broken bytes raise errors of many kinds in zipfile, its decompressors and NumPy
             raise ArchiveError(f"{error or type(error).__name__}") from None
 
 
@@ -75,14 +75,14 @@ def _members(archive: zipfile.ZipFile, wanted: Collection[str] | None) -> list[t
     named = [(info.filename.removesuffix(".npy"), info) for info in archive.infolist()]
     chosen = [(name, info) for name, info in named if wanted is None or name in wanted]
     for name, info in chosen:
-        # NumPy writes no others, and of them zipfile unpacks all it has read before it looks how much there may be
+        # NumPy writes no others; and other methods zipfile unpacks whole before it checks the announced size
         if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ArchiveError(f"{name} is compressed in a way that .npz archives are not (only deflate is read)")
     return chosen
 
 
 def _check_header(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) -> tuple[int, ...]:
-    """Make sure that an array is as large as it says, before room is made for it; return its shape."""
+    """Make sure, before memory is taken for it, that an array is as large as its header says; return its shape."""
     with archive.open(info) as file:
         read_header = _HEADERS.get(np.lib.format.read_magic(file))
         if read_header is None:

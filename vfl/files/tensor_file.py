@@ -1,7 +1,7 @@
-"""Safetensors files with one copy each way: written over in place, read into memory of one's own.
+"""Safetensors files with one copy each way: overwritten in place, read into memory of the reader's own.
 
-A file that is kept has a checksum over all its bytes. It stands in the file's own header, as 64 digits that count as
-zeros for the sum.
+A file that is kept has a checksum over all its bytes. It stands in the file's own header; its 64 digits are taken as
+zeros when it is computed.
 """
 
 import hashlib
@@ -39,17 +39,17 @@ _SUM_AT = 8 + len(f'{{"__metadata__": {{"{_CHECKSUM}": "')
 
 
 class DamagedError(UserError):
-    """A file that is not as it was written."""
+    """A file that was changed or cut since it was written."""
 
 
 def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str], checked: bool = False, direct: bool = False
+    path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str], *, checked: bool = False, direct: bool = False
 ) -> None:
-    """Write a file, over what it held before: memory that a file has already is several times faster than new.
+    """Write a file over what it held before: its cached pages are several times faster to write than new ones.
 
-    `direct` goes past the kernel's cache, where that can be done: for files that would take new memory there.
+    `direct` bypasses the kernel's page cache where possible: for files that would take new pages there.
     """
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # aligned whatever is mixed
+    ordered = sorted(tensors.items(), key=lambda item: -item[1].element_size())  # widest first: all are aligned
     header: dict[str, object] = {"__metadata__": {**({_CHECKSUM: _NO_SUM.decode()} if checked else {}), **about}}
     end = 0
     for name, tensor in ordered:
@@ -74,7 +74,7 @@ def write_tensors(
 
 
 def read_tensors(path: Path, checked: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return a file's tensors and what it says about them; the file may change or go afterwards."""
+    """Return a file's tensors and its notes about them, as copies: the file may change or go afterwards."""
     try:
         if checked:
             _check(path)

@@ -1,4 +1,4 @@
-"""YAML that may be anybody's: values are written out, nesting and numbers end somewhere."""
+"""YAML from any source: no aliases, and a limit on nesting and on numbers."""
 
 from typing import Any
 
@@ -10,25 +10,25 @@ _LARGEST = (1 << 63) - 1
 
 
 class YamlError(ValueError):
-    """A text that is not YAML, or not such YAML as is read here; the text says why, in one line."""
+    """A text that is not YAML, or has what is not read here; the message says why in one line."""
 
 
 def parse_yaml(text: str) -> Any:
     """Return what a YAML text holds."""
     try:
-        return yaml.load(text, _Loader)  # a safe loader, and more  # nosec B506
-    # Dates and numbers that are none come as ValueError.
+        return yaml.load(text, _Loader)  # a stricter safe loader  # nosec B506
+    # Impossible dates and numbers raise ValueError.
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise YamlError(" ".join(str(error).split())) from None
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which makes plain values only, without what lets a short text become a large tree."""
+    """PyYAML's safe loader (plain values only), without what lets a short text become a large tree."""
 
     _depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Refuse aliases: a few lines of them stand for more values than any memory holds."""
+        """Refuse aliases: a few lines of them can stand for more values than any memory holds."""
         if self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not read here: write the value out")
         self._depth += 1
@@ -39,7 +39,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_yaml_int(self, node: Any) -> int:
-        """Refuse numbers that nothing here can count to."""
+        """Refuse numbers of more than 64 bits."""
         number: int = super().construct_yaml_int(node)
         if abs(number) > _LARGEST:
             raise yaml.YAMLError("it holds a whole number of more than 64 bits")

@@ -30,7 +30,7 @@ models: Registry[SplitModel] = Registry(
 
 
 def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -> nn.Module:
-    """Build a worker's bottom model, initialised from the seed whatever process does it."""
+    """Build a worker's bottom model, initialised from the seed: the same in every process."""
     if 0 in shape:
         return NoFeatures()
     own = _bottom_section(section, worker)
@@ -43,11 +43,12 @@ def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -
             model = plugin.bottom(shape)
         except (ValueError, RuntimeError) as error:
             raise UserError(f"model {own.name} cannot be built for a slice of shape {shape}: {error}") from None
-        return _module(own.name, plugin, model, "bottom", torch.zeros(1, *shape), f"a slice of shape {shape}")
+        on = f"a slice of shape {shape}"
+        return _module(own.name, plugin, model, part="bottom", x=torch.zeros(1, *shape), on=on)
 
 
 def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed: int) -> nn.Module:
-    """Build the top model, initialised from the seed whatever process does it."""
+    """Build the top model, initialised from the seed: the same in every process."""
     named = _top_section(section)
     own = named or _bottom_section(section, 0)
     plugin = models.build(own, top_factory) if named else models.build(own)
@@ -57,7 +58,7 @@ def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed:
         except (ValueError, RuntimeError) as error:
             raise UserError(f"model {own.name} cannot be built for {classes} classes: {error}") from None
         blank, on = torch.zeros(2, sum(widths)), f"the workers' vectors, {sum(widths)} numbers side by side"
-        top = _module(own.name, plugin, model, "top", blank, on)
+        top = _module(own.name, plugin, model, part="top", x=blank, on=on)
         logits = _run_blank(own.name, top, blank, on)
     if not _is_dense(logits) or not logits.is_floating_point() or logits.shape != (2, classes):
         raise UserError(
@@ -73,7 +74,7 @@ def is_shared(section: PluginSection) -> bool:
 
 
 def output_width(bottom: nn.Module, shape: Shape) -> int:
-    """Return the length of the vector that a bottom model puts out; two samples show that it keeps them apart."""
+    """Return the length of a bottom model's output vector; run on two samples, to see that it keeps them apart."""
     name = _BUILT[bottom][0] if bottom in _BUILT else type(bottom).__name__
     z = _run_blank(name, bottom, torch.zeros(2, *shape), f"a slice of shape {shape}")
     least = 0 if 0 in shape else 1
@@ -87,7 +88,7 @@ def output_width(bottom: nn.Module, shape: Shape) -> int:
 
 @contextmanager
 def running(model: nn.Module, doing: str) -> Iterator[None]:
-    """Say of an error while a model runs whose model it is, if it is not ours."""
+    """Name the plug-in in errors that its model raises in this block; our own models' errors pass unchanged."""
     name, plugin = _BUILT.get(model, ("", None))
     if plugin is None:
         yield
@@ -115,16 +116,16 @@ def _is_dense(value: object) -> TypeGuard[Tensor]:
 
 
 def _got(value: object) -> str:
-    """Return what a model made, in words: the shape, and what is unusual about the numbers."""
+    """Return a model's output in words: its shape, and an unusual layout or dtype."""
     if not isinstance(value, Tensor):
         return type(value).__name__
     unusual = [str(value.layout)] if value.layout != torch.strided else []
     unusual += [str(value.dtype)] if value.dtype != torch.float32 else []
-    told = " ".join(word.removeprefix("torch.") for word in unusual)
-    return f"{told} {tuple(value.shape)}".lstrip()
+    kind = " ".join(word.removeprefix("torch.") for word in unusual)
+    return f"{kind} {tuple(value.shape)}".lstrip()
 
 
-def _module(name: str, plugin: SplitModel, model: object, part: str, x: Tensor, on: str) -> nn.Module:
+def _module(name: str, plugin: SplitModel, model: object, *, part: str, x: Tensor, on: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UserError(f"model {name}: its {part} model is {type(model).__name__}, not a torch.nn.Module")
     _prepare(name, model, x, on)
@@ -133,25 +134,25 @@ def _module(name: str, plugin: SplitModel, model: object, part: str, x: Tensor, 
 
 
 def _prepare(name: str, model: nn.Module, x: Tensor, on: str) -> None:
-    """Make a new model ready, given a blank input; what it draws for lazy layers comes from torch's generator."""
+    """Give lazy layers their sizes by a blank input (drawing from torch's generator), and fix what is not trained."""
     if _lazy(model):
         _run_blank(name, model, x, on)
     left = _lazy(model)
     if left:
-        raise UserError(f"model {name}: the lazy layer of {left[0]} is not used by forward, so nothing tells its size")
+        raise UserError(f"model {name}: the lazy layer of {left[0]} is not used by forward, so its size is not known")
     _constants(model)
 
 
 def _run_blank(name: str, model: nn.Module, x: Tensor, on: str) -> object:
-    """Return what a model makes of a blank input, or say that it cannot run on that."""
+    """Return a model's output for a blank input, or raise an error that it cannot run on that."""
     try:
         with torch.no_grad(), evaluating(model):
             return model(x)
     except CafeError:
         raise
-    except (Exception, SystemExit) as error:  # whatever somebody's model does
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"model {name} cannot run on {on}: {told}") from None
+    except (Exception, SystemExit) as error:  # a user's model may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"model {name} cannot run on {on}: {reason}") from None
 
 
 def _lazy(model: nn.Module) -> list[str]:
@@ -160,7 +161,7 @@ def _lazy(model: nn.Module) -> list[str]:
 
 
 def _constants(model: nn.Module) -> None:
-    """Turn parameters without a gradient into constants that every party builds: they are neither sent nor moved."""
+    """Turn parameters that are not trained into constants: every party builds them, and they are never sent."""
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None and not parameter.requires_grad:

@@ -21,15 +21,15 @@ class SplitModel(Plugin):
 
 
 class NoFeatures(nn.Module):
-    """The bottom model of a label holder that has nothing but the labels: a vector of length zero."""
+    """The bottom model of a label holder that has only labels: a vector of length zero."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return nothing for each sample."""
+        """Return a vector of no numbers for each sample."""
         return x.new_zeros(len(x), 0)
 
 
 class LinearTop(nn.Module):
-    """The paper's: the outputs side by side through one dense layer."""
+    """The paper's top model: the outputs side by side through one dense layer."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 In training mode batch norm normalises with the batch's own statistics, and its running averages stay with the worker:
 only parameters and their gradients travel in this protocol. So the statistics here are constants of the model, as
 those of a pre-trained network would be. They are measured when the model is built, on smooth random images drawn from
-the seed, never on anybody's data.
+the seed, never on a worker's data.
 """
 
 import torch

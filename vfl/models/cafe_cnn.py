@@ -22,7 +22,7 @@ class CafeCNN(SplitModel):
         """Build the network for slices (channels, height, width) of any size."""
         if len(shape) != 3:
             raise ValueError("it takes images (channels, height, width); use mlp for tables")
-        model = CafeBottom(shape, self.fc1, self.fc2, self.output, self.batch_norm)
+        model = CafeBottom(shape, self)
         if self.batch_norm:
             calibrate(model, shape)
         return model
@@ -31,18 +31,18 @@ class CafeCNN(SplitModel):
 class CafeBottom(nn.Module):
     """One worker's part; `fc1` is the first fully connected layer."""
 
-    def __init__(self, shape: Shape, fc1: int, fc2: int, output: int, batch_norm: bool = False) -> None:
+    def __init__(self, shape: Shape, sizes: CafeCNN) -> None:
         super().__init__()
         channels, height, width = shape
         self.conv1 = nn.Conv2d(channels, 64, 5, padding=2)
         self.conv2 = nn.Conv2d(64, 128, 5, padding=2)
-        self.norm1 = FixedBatchNorm(64) if batch_norm else nn.Identity()
-        self.norm2 = FixedBatchNorm(128) if batch_norm else nn.Identity()
+        self.norm1 = FixedBatchNorm(64) if sizes.batch_norm else nn.Identity()
+        self.norm2 = FixedBatchNorm(128) if sizes.batch_norm else nn.Identity()
         self.pool = nn.MaxPool2d(2, ceil_mode=True)  # "same" padding: odd sizes are rounded up
         pooled = -(-height // 4) * -(-width // 4)
-        self.fc1 = nn.Linear(128 * pooled, fc1)
-        self.fc2 = nn.Linear(fc1, fc2)
-        self.fc3 = nn.Linear(fc2, output)
+        self.fc1 = nn.Linear(128 * pooled, sizes.fc1)
+        self.fc2 = nn.Linear(sizes.fc1, sizes.fc2)
+        self.fc3 = nn.Linear(sizes.fc2, sizes.output)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the vector that goes to the label holder."""

@@ -12,10 +12,10 @@ from vfl.models.base import SplitModel
 from vfl.partition import Shape
 
 TAKEN = ("name", "top", "bottom", "bottoms", "shared")
-"""What no option of a model can be called."""
+"""Names that no option of a model can have: they are keys of the config's model section."""
 
 _MEANT = frozenset({"factory", *(name for name in dir(BaseModel) if name.startswith("model_"))})
-"""Names that mean something to the class that a factory is made into."""
+"""Names with a meaning of their own in the class that is made of a factory."""
 
 
 class FactoryBottom(SplitModel):
@@ -73,7 +73,7 @@ def _plugin(name: str, factory: Callable[..., Any], base: type[SplitModel], give
 def _signature(name: str, factory: Callable[..., Any], given: tuple[str, ...]) -> inspect.Signature:
     try:
         return inspect.signature(factory)
-    except (ValueError, TypeError):  # as of many that are written in C
+    except (ValueError, TypeError):  # as with many functions written in C
         raise UserError(
             f"model.name: {name!r} does not tell its parameters, so it cannot be a model; name a function "
             f"factory({', '.join(given)}, …) of your own that returns a torch.nn.Module"
@@ -81,23 +81,23 @@ def _signature(name: str, factory: Callable[..., Any], given: tuple[str, ...]) -
 
 
 def _class(name: str, factory: Callable[..., Any], base: type[SplitModel], fields: dict[str, Any]) -> type[SplitModel]:
-    """Return a plug-in class with these fields; of names that mean something to a plug-in a sentence tells."""
+    """Return a plug-in class with these fields; names that mean something else in such a class are refused."""
     module = getattr(factory, "__module__", None) or name.partition(":")[0]
     taken = next((field for field in fields if field.startswith("_") or field in _MEANT), None)
     if taken is not None:
         raise UserError(f"model.name: an option cannot be called {taken!r}; rename this parameter of {name}")
     try:
         return create_model(getattr(factory, "__name__", "Factory"), __base__=base, __module__=module, **fields)
-    except Exception as error:  # a type that nothing can be checked against
-        told = " ".join(f"{type(error).__name__}: {error}".split())
-        raise UserError(f"model.name: the parameters of {name!r} cannot be options: {told}") from None
+    except Exception as error:  # a type that pydantic cannot check values against
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"model.name: the parameters of {name!r} cannot be options: {reason}") from None
 
 
 def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of the parameters; none where a name in them means nothing at run time."""
+    """Return the types of the parameters; none if an annotation cannot be evaluated at run time."""
     try:
         return get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
-    except Exception:  # an annotation may say anything, and be evaluated here for the first time
+    except Exception:  # an annotation may be any expression, evaluated here for the first time
         return {}
 
 

@@ -1,7 +1,7 @@
 """The fully connected layers of any model, in the order in which data meets them, and what goes into each.
 
-One sample is run through and hooks look on, so that it does not matter how the model is written: branches, residual
-connections and Python's own control flow are all the same to them.
+One sample is run through the model while hooks record what each layer gets, so that it does not matter how the model
+is written: with branches, residual connections, or Python's own control flow.
 """
 
 import math
@@ -35,9 +35,9 @@ class _Stop(Exception):  # noqa: N818
 def fully_connected(model: nn.Module, shape: Shape) -> list[FullyConnected]:
     """List the fully connected layers in the order of the forward pass.
 
-    A layer that meets a sample in several rows (tokens), or more than once, is left out: it is a convolution by another
-    name, and its gradient is no sum of one outer product a sample. So is one whose weight is no parameter of its own:
-    computed from others (weight norm), not trained, or shared with another layer.
+    A layer that gets a sample in several rows (tokens), or more than once, is left out: like a convolution's, its
+    gradient is no sum of one outer product a sample. So is a layer whose weight is not its own parameter: computed from
+    others (weight norm), not trained, or shared with another layer.
     """
     probe, *others = _probes(shape)
     met = _inputs(model, probe)
@@ -58,7 +58,7 @@ def fully_connected(model: nn.Module, shape: Shape) -> list[FullyConnected]:
 
 
 def _probes(shape: Shape) -> tuple[Tensor, ...]:
-    """Return samples that no activation leaves as they are: small numbers, and large ones with either sign."""
+    """Return samples of which every activation changes at least one: small numbers, and large ones of both signs."""
     small = torch.linspace(0.1, 0.9, steps=math.prod(shape))
     large = torch.linspace(8.0, 1.5, steps=math.prod(shape))
     large[1::2] *= -1
@@ -66,7 +66,7 @@ def _probes(shape: Shape) -> tuple[Tensor, ...]:
 
 
 def _inputs(model: nn.Module, probe: Tensor) -> dict[str, list[Tensor]]:
-    """Run a sample through and return what went into each dense layer, in the order in which they were met."""
+    """Run a sample through and return the inputs of each dense layer, in the order in which the layers were called."""
     met: dict[str, list[Tensor]] = {}
     handles = []
     for name, layer in model.named_modules():
@@ -86,10 +86,10 @@ def _inputs(model: nn.Module, probe: Tensor) -> dict[str, list[Tensor]]:
 
 
 def _that_see(model: nn.Module, probe: Tensor) -> set[str]:
-    """Return the layers into which a sample flows untouched; none where the model cannot run on it."""
+    """Return the layers that get a sample unchanged; none if the model cannot run on it."""
     try:
         met = _inputs(model, probe)
-    except Exception:  # whatever a model does with values that it does not expect
+    except Exception:  # a model may raise anything on values that it does not expect
         return set()
     return {name for name, values in met.items() if len(values) == 1 and _equal(values[0], probe)}
 
@@ -105,12 +105,12 @@ def given(inputs: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
 
 
 def like_parameters(model: nn.Module) -> Tensor:
-    """Return a tensor of the kind and on the device of a model's parameters; an ordinary one where it has none."""
+    """Return a tensor of the dtype and on the device of a model's parameters; a CPU float32 one if it has none."""
     return next(model.parameters(), torch.zeros(()))
 
 
 def representation(model: nn.Module, layer: str, x: Tensor) -> Tensor:
-    """Return what flows into a layer for the inputs x (differentiable); the model runs no further than that."""
+    """Return the input of a layer for the model's inputs x (differentiable); the model runs only that far."""
     caught: list[Tensor] = []
 
     def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What lies before a layer, in words: the operations that a sample goes through on its way there."""
+"""The operations that a sample goes through before it reaches a layer, in words."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ WORDS = {
     "relu6": "clamping", "hardtanh": "clamping", "clamp": "clamping",
     "scaled_dot_product_attention": "attention", "multi_head_attention_forward": "attention",
 }  # fmt: skip
-"""Operations that matter to whoever wants to go back through them, by the names of torch's functions."""
+"""Operations that an inversion must undo, by the names of torch's functions."""
 
 
 DENSE = {"linear", "addmm", "mm", "matmul", "__matmul__", "__rmatmul__", "einsum"}
@@ -30,15 +30,15 @@ DENSE = {"linear", "addmm", "mm", "matmul", "__matmul__", "__rmatmul__", "einsum
 
 def stem(model: nn.Module, layer: str, shape: Shape) -> tuple[str, ...]:
     """Return the kinds of operations before a layer, each once, in the order of the forward pass."""
-    with torch.no_grad(), evaluating(model), _Watching() as watching:
+    with torch.no_grad(), evaluating(model), _Recorder() as recorder:
         representation(model, layer, torch.full((1, *shape), 0.5).to(like_parameters(model)))
-    return tuple(dict.fromkeys(watching.seen))
+    return tuple(dict.fromkeys(recorder.seen))
 
 
 def dense_functions(model: nn.Module, layer: str | None, shape: Shape) -> tuple[str, ...]:
     """Return the parameters that a sample is multiplied with as one row before a layer, outside of any nn.Linear.
 
-    Without a layer the whole model is looked at. Such a parameter's gradient would tell as much as a layer's, but no
+    Without a layer the whole model counts. The gradient of such a parameter gives away as much as a layer's, but no
     module says which bias belongs to it.
     """
     known = {id(p) for module in model.modules() if isinstance(module, nn.Linear) for p in module.parameters()}
@@ -48,10 +48,10 @@ def dense_functions(model: nn.Module, layer: str | None, shape: Shape) -> tuple[
         if id(parameter) not in known and parameter.dim() == 2
     }
     probe = torch.full((1, *shape), 0.5).to(like_parameters(model))
-    with torch.no_grad(), evaluating(model), _Watching() as watching:
+    with torch.no_grad(), evaluating(model), _Recorder() as recorder:
         model(probe) if layer is None else representation(model, layer, probe)
     found = []
-    for operands in watching.products:
+    for operands in recorder.products:
         names = [places[at] for at in map(_place, operands) if at in places]
         rows = [math.prod(one.shape[:-1]) for one in operands if _place(one) not in places and one.dim() > 1]
         if names and rows == [1]:
@@ -60,12 +60,12 @@ def dense_functions(model: nn.Module, layer: str | None, shape: Shape) -> tuple[
 
 
 def _place(tensor: torch.Tensor) -> int:
-    """Return where a tensor's numbers are: the same for a parameter and its transpose."""
+    """Return the address of a tensor's storage: the same for a parameter and its transpose."""
     return tensor.untyped_storage().data_ptr()
 
 
-class _Watching(TorchFunctionMode):
-    """Takes down what is called while it is active."""
+class _Recorder(TorchFunctionMode):
+    """Records which of torch's functions are called while it is active."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _Watching(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Note a function that has a word of its own, and call it."""
+        """Record a function that has a word of its own, and call it."""
         name = getattr(func, "__name__", "")
         if name in WORDS:
             self.seen.append(WORDS[name])

@@ -19,6 +19,7 @@ from vfl.errors import UserError
 from vfl.net.alignment import check_ids, common_hashes, keyed_hashes, rows_of
 
 SIMULATED_KEY = b"everybody in a simulation may know this"
+"""Decides the order of joined rows: changing it changes which rows a seed trains and tests on."""
 
 
 class TableSet(DataSet):
@@ -41,7 +42,7 @@ class TableSet(DataSet):
     most_categories: int = Field(100, ge=1, description="the most different words that a column may hold")
 
     _holder: int | None = PrivateAttr(None)
-    """Which of the files has the labels; None: whichever has their column."""
+    """Which of the files has the labels; None: the one that has their column."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "TableSet":
@@ -58,9 +59,9 @@ class TableSet(DataSet):
 
     def with_labels_at(self, worker: int | None) -> "TableSet":
         """Return the same table with the labels of this worker's file."""
-        told = self.model_copy()
-        told._holder = worker
-        return told
+        table = self.model_copy()
+        table._holder = worker
+        return table
 
     def load(self) -> Data:
         """Read, join and encode the whole table, as the simulation divides it."""
@@ -122,7 +123,7 @@ class TableSet(DataSet):
         )
 
     def _check_categorical(self, header: Collection[str], source: str) -> None:
-        """Refuse names of no column; a worker by hand cannot, as it never sees the columns of the others."""
+        """Refuse names of no column; `cafe work` cannot check this, as a worker sees only its own columns."""
         lacking = [name for name in self.categorical if name not in header]
         if lacking:
             raise UserError(f"data.categorical: there is no column {lacking[0]!r} in {source}")
@@ -150,7 +151,7 @@ class TableSet(DataSet):
         return self.columns[worker] if worker < len(self.columns) else ()
 
     def _divided(self, path: Path) -> list[Holding]:
-        """Read a file with everybody's columns; rows stay in its order."""
+        """Read a file with all workers' columns; rows stay in its order."""
         file = self._open(path, "data.path")
         file.need([self.label], "data.label")
         self._check_categorical(file.header, str(path))
@@ -225,7 +226,7 @@ def _ids(values: Values, path: Path) -> tuple[str, ...]:
 
 
 def _joined(holdings: Sequence[Holding]) -> list[Holding]:
-    """Keep the rows that all have, in one order: what `cafe work` does through the coordinator."""
+    """Keep the rows that all files have, in one order: `cafe work` does the same through the coordinator."""
     hashes = [keyed_hashes(own.ids or (), SIMULATED_KEY) for own in holdings]
     common = common_hashes(hashes)
     if not len(common):

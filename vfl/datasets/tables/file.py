@@ -22,10 +22,10 @@ TEXTS = ("string", "large_string", "string_view")
 """Arrow's types of text."""
 
 NAMES = "data.categorical or data.id"
-"""What says that numbers are names."""
+"""The config keys by which numbers count as names."""
 
 WHOLE = r"^([-+]?(?:0|[1-9][0-9]*))\.0*$"
-"""A whole number that is written with a point, which names the same as without; 01.0 is a word of its own."""
+"""A whole number written with a point: as a name it is the same as without. 01.0 is another name than 1."""
 
 _WHOLE = re.compile(r"[-+]?\d+(\.0*)?", re.ASCII)
 
@@ -34,7 +34,7 @@ class TableFile(ABC):
     """An open table: its header is known, columns are read when they are asked for."""
 
     def __init__(self, path: Path, missing: Collection[str], key: str) -> None:
-        """Read the header. `key` is what named the file, for sentences."""
+        """Read the header. `key` is the option or config key that named the file, for error messages."""
         self.path, self._missing, self._key = path, missing, key
         with _reading(path, key):
             self._raw_header = self._read_header()
@@ -48,7 +48,7 @@ class TableFile(ABC):
                     f"data: {path} seems to have no header line: its first one holds {_listed(self.header)}; "
                     f"put a line with the columns' names before it"
                 )
-            raise UserError(f"data: {path} has more than one column called {_listed(twice)}; {self._unlike()}")
+            raise UserError(f"data: {path} has more than one column called {_listed(twice)}; {self._rename_hint()}")
 
     @abstractmethod
     def _read_header(self) -> list[str]:
@@ -59,19 +59,19 @@ class TableFile(ABC):
         """Return pyarrow's columns of these names, which are the file's own."""
 
     def headless(self) -> bool:
-        """Tell whether what should be the columns' names looks like values."""
+        """Return whether the line that should hold the columns' names looks like values."""
         return False
 
     def hint(self) -> str:
-        """Return what may be wrong with a file whose header lacks a column."""
+        """Return what may be wrong, in words, with a file whose header lacks a column."""
         return ""
 
-    def _unlike(self) -> str:
-        """Say what to do about two columns of one name."""
+    def _rename_hint(self) -> str:
+        """Return what to do about two columns of one name."""
         return "rename them"
 
     def need(self, names: Collection[str], key: str) -> None:
-        """Say which of these columns the file has not."""
+        """Refuse a file that lacks one of these columns; `key` of the config names them."""
         lacking = [name for name in names if name not in self.header]
         if lacking:
             there = f"{self.path} has no column {_listed(lacking)}; it has {_listed(self.header)}"
@@ -103,7 +103,7 @@ def check_size(path: Path, size: int) -> None:
 
 
 def _expanded(column: Any, what: str) -> Any:
-    """Return a column of words that is written as numbers into a list of them, with each word where it stands."""
+    """Return a dictionary-encoded column with each row's word written out, unless that takes too much memory."""
     compute = pyarrow("compute")
     if str(column.type.value_type) in TEXTS:
         sizes = [compute.binary_length(part.dictionary).take(part.indices) for part in column.chunks]
@@ -129,7 +129,7 @@ def _values(column: Any, as_text: bool, missing: Collection[str], what: str) -> 
                 return _words(column)
         return _words(compute.replace_substring_regex(column, pattern=WHOLE, replacement=r"\1"))
     if as_text and types.is_floating(column.type):
-        return as_words(column.combine_chunks().to_numpy(zero_copy_only=False))  # a null becomes NaN, and -1 both
+        return as_words(column.combine_chunks().to_numpy(zero_copy_only=False))  # null and NaN both count as missing
     if as_text and types.is_decimal(column.type):
         named = _words(column)
         return Text(named.codes, tuple(map(_written, named.words)))
@@ -142,7 +142,7 @@ def _values(column: Any, as_text: bool, missing: Collection[str], what: str) -> 
 
 
 def _numbers(column: Any, what: str) -> np.ndarray:
-    """Return a column as floats; whole numbers that text or decimals have too many digits of are refused here."""
+    """Return a column as floats; text and decimals with more digits than a float holds are refused here."""
     arrow, compute, types = pyarrow("lib"), pyarrow("compute"), pyarrow("types")
     floats = compute.cast(column, arrow.float64())
     if not (types.is_floating(column.type) or types.is_integer(column.type) or types.is_null(column.type)):
@@ -154,7 +154,7 @@ def _numbers(column: Any, what: str) -> np.ndarray:
 
 
 def _written(number: object) -> str:
-    """Write a decimal as floats are: without zeros behind the point, and without a point if nothing is left."""
+    """Write a decimal as floats are written: without trailing zeros, and without a point if none are left."""
     whole, point, rest = f"{number:f}".partition(".")
     return f"{whole}{point}{rest.rstrip('0')}".removesuffix(".")
 
@@ -181,9 +181,9 @@ def _reading(path: Path, key: str) -> Iterator[None]:
     try:
         yield
     except (pyarrow("lib").ArrowException, ArchiveError, OSError, UnicodeError) as error:
-        said = plain(" ".join(str(error).split())[:200])
-        hint = " (is data.separator right?)" if "Expected 1 columns" in said else ""
-        raise UserError(f"{key}: {path} cannot be read as a table: {said}{hint}") from None
+        words = plain(" ".join(str(error).split())[:200])
+        hint = " (is data.separator right?)" if "Expected 1 columns" in words else ""
+        raise UserError(f"{key}: {path} cannot be read as a table: {words}{hint}") from None
 
 
 def _listed(names: Sequence[str]) -> str:

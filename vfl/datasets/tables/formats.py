@@ -12,7 +12,7 @@ from vfl.errors import UserError
 from vfl.files.archive import read_archive
 
 PACKED = (".gz", ".bz2", ".xz", ".lz4", ".zst", ".br", ".zip")
-"""Files that unpack to nobody knows how much."""
+"""Endings of compressed files, whose unpacked size is not known before."""
 
 MATRIX, HEADER = "x", "feature_names"
 """Arrays of an archive: columns side by side, and their names."""
@@ -40,7 +40,7 @@ class CsvFile(TableFile):
                 return f" (is it separated by {others[0]!r}? then set data.separator)"
         return " (has the file no header line?)" if self.headless() else ""
 
-    def _unlike(self) -> str:
+    def _rename_hint(self) -> str:
         return "rename them, or add the header line if it has none"
 
     def _read_header(self) -> list[str]:
@@ -60,10 +60,10 @@ class CsvFile(TableFile):
             return list(csv.read_csv(file, csv.ReadOptions(), self._parsing(), convert).columns)
 
     def _opened(self) -> Any:
-        return pyarrow("lib").OSFile(str(self.path))  # given a path, pyarrow would unpack what its name says is packed
+        return pyarrow("lib").OSFile(str(self.path))  # given a path, pyarrow would unpack a file by its ending
 
     def _parsing(self) -> Any:
-        # Lines may end within quotes: otherwise a file is cut into blocks there.
+        # Quoted values may hold line breaks: without this pyarrow cuts its blocks inside them.
         return pyarrow("csv").ParseOptions(delimiter=self._separator, newlines_in_values=True)
 
 
@@ -74,7 +74,7 @@ class ParquetFile(TableFile):
         return list(pyarrow("parquet").read_schema(self.path).names)
 
     def _read_columns(self, names: list[str]) -> list[Any]:
-        """Read columns, after a look at what they unpack to: a few bytes may be many rows, or a long text in each."""
+        """Read columns, once their unpacked size is checked: a few bytes may stand for many rows or long texts."""
         parquet = pyarrow("parquet")
         about = parquet.read_metadata(self.path)
         groups = sum(about.row_group(place).total_byte_size for place in range(about.num_row_groups))
@@ -83,7 +83,8 @@ class ParquetFile(TableFile):
         kinds = {name: schema.field(name).type for name in names}
         for name, kind in kinds.items():
             check_kind(kind, f"column {name.strip()!r} of {self.path}")
-        texts = [name for name, kind in kinds.items() if str(kind) in TEXTS]  # stay dictionaries until they are counted
+        # Texts come as dictionaries, so that their size can be checked before they are written out.
+        texts = [name for name, kind in kinds.items() if str(kind) in TEXTS]
         return list(parquet.read_table(self.path, columns=names, read_dictionary=texts).columns)
 
 
@@ -105,8 +106,8 @@ class NpzFile(TableFile):
         self._columns = [*columns, *arrays.items()]
         lengths = {len(array): name for name, array in self._columns}
         if len(lengths) > 1:
-            told = ", ".join(f"{name!r} has {length} rows" for length, name in sorted(lengths.items()))
-            raise UserError(f"data: the columns of {self.path} are not of one length: {told}")
+            lists = ", ".join(f"{name!r} has {length} rows" for length, name in sorted(lengths.items()))
+            raise UserError(f"data: the columns of {self.path} are not of one length: {lists}")
         return [name for name, _ in self._columns]
 
     def _read_columns(self, names: list[str]) -> list[Any]:
@@ -130,12 +131,12 @@ def _names(names: np.ndarray | None, matrix: np.ndarray, path: Path) -> list[str
 
 
 def _plain(array: np.ndarray) -> Any:
-    """Return an array as pyarrow has it."""
+    """Return an array as one of pyarrow's."""
     return pyarrow("lib").array(np.ascontiguousarray(_decoded(array)))
 
 
 def _decoded(array: np.ndarray) -> np.ndarray:
-    """Return text as such, in this machine's byte order, whether it was written as text or as bytes in UTF-8."""
+    """Return text (or UTF-8 bytes) as text in this machine's byte order; other arrays as they are."""
     if array.dtype.kind == "S":
         return np.char.decode(array, "utf-8")
     return array.astype(array.dtype.newbyteorder("=")) if array.dtype.kind == "U" else array

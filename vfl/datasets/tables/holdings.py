@@ -12,7 +12,7 @@ from vfl.datasets.columns import Text, Values, missing_in, name_of
 from vfl.errors import UserError
 
 MOST_CLASSES = 1000
-"""More than these are no classes, but a quantity or names."""
+"""A column with more values than these holds a quantity or names, no classes."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Holding:
         )
 
     def without_missing(self, policy: str) -> "Holding":
-        """Do with missing values what the config says; a row without a label is of no use whatever it says."""
+        """Treat missing values as the config says; rows without a label are always left out, or refused."""
         source = self.brought.source
         for name, own in self.values.items():
             if not isinstance(own, Text) and np.isinf(own).any():
@@ -64,7 +64,7 @@ class Holding:
         return replace(self.take(kept), brought=left_out)
 
     def _refuse(self, unlabelled: np.ndarray, gone: Mapping[str, np.ndarray]) -> None:
-        """Say what is missing."""
+        """Raise an error that says what is missing."""
         if unlabelled.any():
             raise UserError(
                 f"data.label: {int(unlabelled.sum())} rows of {self.brought.source} have no label; set data.missing to "
@@ -79,7 +79,7 @@ class Holding:
 
 
 def classes_of(labels: Values) -> tuple[Tensor, tuple[str, ...]]:
-    """Return each row's class, and the classes' names in order: words in that of the alphabet, numbers by size."""
+    """Return each row's class, and the classes' names in order: words by the alphabet, numbers by size."""
     if isinstance(labels, Text):
         names = sorted(labels.words[code] for code in np.unique(labels.codes))
         _check_classes(len(names), "words", "group")
@@ -91,9 +91,9 @@ def classes_of(labels: Values) -> tuple[Tensor, tuple[str, ...]]:
     return torch.from_numpy(codes.astype(np.int64)), tuple(map(name_of, found))
 
 
-def _check_classes(count: int, kind: str, do: str) -> None:
+def _check_classes(count: int, kind: str, remedy: str) -> None:
     if count > MOST_CLASSES:
         raise UserError(
-            f"data.label: it holds {count} different {kind}, and a class is made of each; {do} them first, at most "
+            f"data.label: it holds {count} different {kind}, and a class is made of each; {remedy} them first, at most "
             f"{MOST_CLASSES} are allowed"
         )

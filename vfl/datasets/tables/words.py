@@ -1,4 +1,4 @@
-"""Words that are meant as numbers or dates: a feature for each of them is hardly what anybody wants."""
+"""Words in a table: names of columns, and words that are meant as numbers or dates rather than as categories."""
 
 import re
 from typing import Annotated
@@ -19,7 +19,7 @@ _NUMBER = re.compile(
 
 
 def normal(word: str) -> str:
-    """Write letters with marks in the one form of several that Unicode has (NFC): files come with either."""
+    """Write accented letters in one of the forms that Unicode has for them (NFC): files have either."""
     return normalize("NFC", word)
 
 
@@ -28,19 +28,19 @@ Name = Annotated[str, AfterValidator(normal)]
 
 
 def check_words(name: str, values: Text, source: str) -> None:
-    """Refuse a column all of whose words are dates, or numbers in a writing that is not read as such."""
-    told = [word for word in values.words if word]
-    if not told:
+    """Refuse a column whose words are all dates, or all numbers in a notation that is not read as numbers."""
+    words = [word for word in values.words if word]
+    if not words:
         return
     where, otherwise = f"data: column {name!r} of {source}", "or name it in data.categorical if each is a category"
-    if all(map(_DATE.fullmatch, told)):
+    if all(map(_DATE.fullmatch, words)):
         raise UserError(
-            f"{where} holds dates ({plain(told[0])!r} for one); make numbers of them, such as days since some day, "
+            f"{where} holds dates ({plain(words[0])!r} for one); make numbers of them, such as days since some day, "
             f"leave it out of data.columns, {otherwise}"
         )
-    if all(_NUMBER.fullmatch(word) and any(one.isdigit() for one in word) for word in told):
-        strange = next((word for word in told if not is_number(word)), None)
-        if strange is None:  # then it is the empty word that makes words of them all
+    if all(_NUMBER.fullmatch(word) and any(one.isdigit() for one in word) for word in words):
+        strange = next((word for word in words if not is_number(word)), None)
+        if strange is None:  # all are numbers but the empty word, which made the column one of words
             raise UserError(
                 f"{where} holds numbers and empty words; put '' among data.missing_values if they are missing values, "
                 f"{otherwise}"
@@ -52,7 +52,7 @@ def check_words(name: str, values: Text, source: str) -> None:
 
 
 def is_number(word: str) -> bool:
-    """Tell whether a word is read as a number: Python would take digits of other scripts too, pyarrow does not."""
+    """Return whether pyarrow reads a word as a number: unlike Python it takes ASCII digits only."""
     try:
         float(word)
     except ValueError:
