@@ -1,4 +1,4 @@
-"""Write a synthetic table like UCI's Adult, whole and as three parties would hold it: nobody in it is real.
+"""Write a synthetic table like UCI's Adult, whole and as three parties would hold it: the people in it are made up.
 
     python examples/tables/make_adult.py [FOLDER] [ROWS]
 

@@ -176,7 +176,7 @@ def test_the_doctors_of_all_hosts_find_nothing_wrong(hosts, config, certs, tmp_p
 
 def test_the_doctor_says_why_a_host_cannot_be_reached(hosts, config, certs):
     (shut, absent) = (f"{hosts.ipv4['coordinator']}:{PORT + 9}", "nowhere.cafe.test:7000")
-    for address, reason in ((shut, "nobody listens there"), (absent, "nowhere.cafe.test cannot be resolved")):
+    for address, reason in ((shut, "no process listens there"), (absent, "nowhere.cafe.test cannot be resolved")):
         line = ["--id", 2, "--coordinator", address, "--tls", certs["worker-2"]]
         process = hosts.cafe("worker-2", "doctor", config, *line)
         lines, _ = process.communicate(timeout=500)

@@ -192,7 +192,7 @@ def test_what_a_doctor_that_is_called_answers(data):
     reply, sheet = read(CompareReply, data), Sheet("there")
     if reply is None:
         return
-    caller = Caller(small_config(), 1, grpc.insecure_channel("127.0.0.1:1"), None, lambda: 1.0e9)
+    caller = Caller(small_config(), 1, grpc.insecure_channel("127.0.0.1:1"), tls=None, clock=lambda: 1.0e9)
     caller._stub = SimpleNamespace(Compare=lambda _request, timeout: reply)
     assert caller.compare(sheet, JoinRequest())
     assert all(len(line.text) < 2 * SENTENCE_CHARACTERS for line in sheet.lines)
@@ -202,4 +202,4 @@ def test_what_a_doctor_that_is_called_answers(data):
 def test_a_time_that_is_none_is_a_sentence(skew):
     sheet = Sheet("there")
     _compare_clocks(sheet, skew, 0.1, object())
-    assert sheet.lines[0].text == "the other side says a time that is none: is it a `cafe doctor`?"
+    assert sheet.lines[0].text == "the other party sent an impossible time: is it a `cafe doctor`?"

@@ -202,8 +202,8 @@ def test_a_port_where_nobody_listens(file, certs):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         lines = examine(file, coordinator=address, tls=certs)
     assert failed(lines) == {("coordinator", "port")}
-    assert f"nobody answers at {address}" in lines["coordinator", "port"].text
-    assert "nobody listens there" in lines["coordinator", "port"].text
+    assert f"no answer at {address}" in lines["coordinator", "port"].text
+    assert "no process listens there" in lines["coordinator", "port"].text
 
 
 def test_a_name_that_does_not_resolve(file, certs):

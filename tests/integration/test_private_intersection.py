@@ -100,7 +100,7 @@ def test_both_sides_find_the_same_ids_in_the_same_order_and_only_those():
 
 @needs_library
 def test_a_broken_message_of_the_other_side_is_a_sentence():
-    with pytest.raises(RunFailedError, match="none of a private intersection"):
+    with pytest.raises(RunFailedError, match="not one of a private intersection"):
         intersect(["a", "b"], lambda _step, _data: b"\xff" * 80)
 
 

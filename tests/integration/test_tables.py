@@ -190,7 +190,7 @@ def test_a_run_says_and_records_how_many_rows_each_party_brought(tmp_path):
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "npz", "NPZ"])
 def test_tables_of_all_kinds_are_taken_for_such(suffix, tmp_path):
     config = load_config(ROOT / "configs" / "tables" / "adult_parties.yaml")
-    with pytest.raises(UserError, match="a table is aligned with the others' by keyed hashes of its ids"):
+    with pytest.raises(UserError, match="a table is aligned with the other workers' by keyed hashes of its ids"):
         hold(config, tmp_path / f"own.{suffix}", WorkerOptions(0, "127.0.0.1:1"), key_file=None)
 
 

@@ -31,7 +31,7 @@ def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None =
             raise UserError(f"--compare: a short measurement says nothing beside a full one: {lengths}")
         show_comparison(old, new)
         return
-    keep_freed_memory()  # as all roles do
+    keep_freed_memory()  # as all parties do
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -81,7 +81,7 @@ def show_comparison(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 
 def _name(tree: dict[str, Any]) -> str:
-    """Return the commit that was measured, short, and whether there was more than is committed."""
+    """Return the measured commit, shortened, and `-dirty` if there were uncommitted changes."""
     commit, dirty, _ = str(tree.get("commit") or "?").partition("-dirty")
     return commit[:12] + dirty
 
@@ -93,7 +93,7 @@ def _about(tree: dict[str, Any]) -> str:
 
 
 def _spent(work: Callable[[], object]) -> float:
-    """Return the computing that work takes, on all threads: on a busy machine the clock on the wall counts waiting."""
+    """Return the CPU time that work takes on all threads: on a busy machine the wall clock also counts waiting."""
     began = time.process_time()
     work()
     return time.process_time() - began

@@ -34,7 +34,7 @@ CASES: tuple[dict[str, Any], ...] = (
     {"name": "soteria"},
     {"name": "soteria", "mask": "batch", "probes": 1},
 )
-"""At their defaults where nothing is said."""
+"""Options that are not named have their defaults."""
 SECRET = FixedSecret(0, "the bench")
 
 
@@ -54,7 +54,7 @@ def bench_defences(out: Path | None, short: bool) -> None:
 
 
 def _measure(turns: int) -> dict[str, Any]:
-    # Time of this thread's own work: on a busy machine the clock on the wall also counts waiting.
+    # This thread's CPU time: on a busy machine the wall clock also counts waiting.
     clock = time.thread_time
     play = _round()
     shields = [_started(case) for case in CASES]

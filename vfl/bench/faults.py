@@ -34,13 +34,13 @@ from vfl.net.tls import COORDINATOR, Role, worker_role
 SEED = 8
 WORKERS, LABEL_HOLDER = 3, 1
 SILENCE_SECONDS = 3.0
-"""After how long without a sign of life a party counts as lost."""
+"""A party without a sign of life for so long counts as lost."""
 
 SHORTEST, LONGEST = 0.5 * SILENCE_SECONDS, 2.5 * SILENCE_SECONDS
-"""For how long a fault lasts that passes by itself: some pass before they are noticed, some after."""
+"""The duration of faults that pass by themselves: some before the other parties notice, some after."""
 
 SURE = 3
-"""Rounds after a fault that show that it is over: the first may have been complete already when it struck."""
+"""Rounds after a fault that show that it is over: the first may have been complete when it happened."""
 
 CHECKPOINT_EVERY = 5
 
@@ -57,7 +57,7 @@ class FaultKind(StrEnum):
 
 
 class Victim(StrEnum):
-    """Whom it happens to."""
+    """The party that it happens to."""
 
     WORKER = "worker"
     LABEL_HOLDER = "label holder"
@@ -80,7 +80,7 @@ ALL = [
     for kind, victim in product(FaultKind, Victim)
     if (kind, victim) != (FaultKind.REPLACE, Victim.COORDINATOR)
 ]
-"""Nobody takes a coordinator's place while it holds the port that the workers know."""
+"""No process can replace a frozen coordinator, which holds the port that the workers know."""
 
 ONE_OF_EACH = [
     (FaultKind.KILL, Victim.COORDINATOR),
@@ -94,7 +94,7 @@ ONE_OF_EACH = [
 
 def bench_faults(out: Path | None, short: bool) -> None:
     """Let the same run happen twice, once with faults, and compare to the last bit."""
-    # The few of the short one are all noticed, however busy the machine is.
+    # In the short benchmark all faults last so long that they are noticed, however busy the machine is.
     rounds, faults = (120, schedule(ONE_OF_EACH, LONGEST)) if short else (500, schedule(2 * ALL))
     config = _config(rounds)
     with tempfile.TemporaryDirectory(prefix="cafe-faults-") as folder:
@@ -143,7 +143,7 @@ def schedule(pairs: list[tuple[FaultKind, Victim]], shortest: float = SHORTEST) 
             Victim.LABEL_HOLDER: worker_role(LABEL_HOLDER).stem,
             Victim.COORDINATOR: COORDINATOR.stem,
         }[victim]
-        # A checkpoint lies between two faults, so that none is forgotten when the coordinator is killed.
+        # A checkpoint lies between two faults, so that a killed coordinator still knows of the one before.
         after = CHECKPOINT_EVERY + draw.randrange(1, 5)
         faults.append(Fault(kind, victim, party, after, draw.uniform(shortest, LONGEST)))
     return faults
@@ -173,7 +173,7 @@ def _config(rounds: int) -> RunConfig:
 
 
 def _disturb(config: RunConfig, faults: list[Fault], folder: Path, hosts: bool) -> list[dict[str, Any]]:
-    """Let all faults happen in one run; return after which round each did, and how long it held the rounds up."""
+    """Let all faults happen in one run; return after which round each happened, and how long rounds stood still."""
     workers = [worker_role(m) for m in range(WORKERS)]
     network: Network
     names: dict[Role, list[str]] = {}
@@ -223,7 +223,7 @@ def _strike(fault: Fault, fleet: Fleet, network: Network) -> Callable[[], object
 
 
 def _wake(replaced: "subprocess.Popen[bytes]", fleet: Fleet) -> None:
-    """Let a process that was replaced find itself shut out while rounds go on, then end it: it would try for long."""
+    """Wake a process that was replaced; it is refused while rounds go on. Then end it, as it would try for long."""
     replaced.send_signal(signal.SIGCONT)
     fleet.wait_for_round(fleet.rounds_done() + SURE)
     replaced.kill()

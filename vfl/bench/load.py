@@ -1,4 +1,4 @@
-"""`cafe bench load`: many workers for many rounds on one machine, and what happens when somebody cannot keep up."""
+"""`cafe bench load`: many workers for many rounds on one machine, with a coordinator or an attack that lags behind."""
 
 import json
 import os
@@ -20,14 +20,14 @@ from vfl.folder.results import load_summary
 from vfl.local.launch import run_federation
 
 HELD_SECONDS, FREE_SECONDS = 0.3, 0.1
-"""How a coordinator is made slow: frozen and let go in turns."""
+"""How a coordinator is slowed down: it is stopped and continued in turns."""
 
 SLOW_MODEL = 512
 """Neurons in the two hidden layers of the model whose uploads are to outrun the coordinator: 1 MB a worker."""
 
 
 class Dawdler(AttackPlugin):
-    """An attack that takes its time over every round and counts those that come in order."""
+    """An attack that sleeps in every round and counts the rounds that come in order."""
 
     seconds: float = 0.1
 
@@ -92,7 +92,7 @@ def _steady(workers: int, rounds: int, console: Console) -> dict[str, Any]:
 
 
 def _held_back(workers: int, rounds: int, console: Console) -> dict[str, Any]:
-    """Let a coordinator run free, and another that is frozen most of the time: what waits for it must not pile up."""
+    """Compare a free coordinator with one that is stopped most of the time: uploads must not pile up in its memory."""
     config = _config(workers, rounds, model={"name": "mlp", "hidden": [SLOW_MODEL, SLOW_MODEL]})
     most, rates = [], []
     stops: list[float] = []
@@ -131,7 +131,7 @@ def _held_back(workers: int, rounds: int, console: Console) -> dict[str, Any]:
 
 
 def _hold_back(meter: GrowthMeter, over: threading.Event, stops: list[float]) -> None:
-    """Freeze the coordinator again and again until the run is over; note when."""
+    """Stop the coordinator again and again until the run is over; note when."""
     while "coordinator" not in meter.pids:
         if over.wait(0.05):
             return

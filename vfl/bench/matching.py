@@ -88,7 +88,7 @@ def sides(case: MatchingCase) -> Sides:
     device = Engine(setting).device
     guess, logits = [one.to(device) for one in guess], logits.to(device)
     return Sides(
-        _engine_side(setting, uploaded, seen[0].parameters, guess, logits, bool(case.singles)),
+        _engine_side(setting, uploaded, seen[0].parameters, guess=guess, logits=logits, each=bool(case.singles)),
         _loop_side(Oracle(setting, seen[0].parameters, device), uploaded, guess, logits),
         _loop_side(Plain(setting, seen[0].parameters, device), uploaded, guess, logits),
     )
@@ -98,6 +98,7 @@ def _engine_side(
     setting: Setting,
     gradients: Sequence[ModelTensors],
     parameters: ModelTensors,
+    *,
     guess: Sequence[Tensor],
     logits: Tensor,
     each: bool,

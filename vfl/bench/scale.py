@@ -68,7 +68,7 @@ def bench_scale(out: Path | None, short: bool) -> None:
     wanted, console = SHORT if short else POINTS, Console(stderr=True, highlight=False)
     floors, points = _measured_before(out)
     if not points:
-        measure_run(parse_config(SHORT[0], "cafe bench scale"))  # what is imported once is no part of a run
+        measure_run(parse_config(SHORT[0], "cafe bench scale"))  # warms up: imports are no part of a run
     for number, tree in enumerate(wanted, start=1):
         config = parse_config(tree, "cafe bench scale")
         console.print(f"{number} of {len(wanted)}: {_name(config)}")
@@ -93,7 +93,7 @@ def _unfinished(out: Path) -> Path:
 
 
 def _measured_before(out: Path | None) -> tuple[Floors, list[dict[str, Any]]]:
-    """Return what was measured for this file before somebody stopped it: the whole takes its time."""
+    """Return what an earlier, interrupted measurement for this file has: the whole takes long."""
     if out is None or not _unfinished(out).exists():
         return measure_floors(), []
     tree = json.loads(_unfinished(out).read_text(encoding="utf-8"))
@@ -140,7 +140,7 @@ def _attack_seconds(meter: CostMeter, lines: Sequence[dict[str, Any]]) -> dict[s
         if line["kind"] == "step":
             steps.setdefault(line["name"], []).append(line["t"])
     attacking = next(line["t"] for line in lines if line["kind"] == "state" and line["state"] == "attacking")
-    # The journal holds the last line of a step back until the next step has something to say: the one before tells
+    # The journal delays a step's last line until the next step reports, so the line before it gives the time.
     observed = meter.computed("attack", [attacking, *steps.get("observing", [])[:-1]][-1])
     inverting = meter.computed("attack", steps["step III"][0]) if "step III" in steps else meter.computed("attack")
     seconds = {"observing": observed, "steps I and II": inverting - observed}
@@ -158,7 +158,7 @@ def fit_points(points: Sequence[dict[str, Any]], floors: Floors) -> Fitted:
         ranges[name] = (min(values), max(values)) if values else (0, 0)
     return Fitted(
         seconds={
-            phase: _fit(loads, points, phase, "seconds", floors)
+            phase: _fit(loads, points, phase, kind="seconds", floors=floors)
             for phase in PHASES
             if any(phase in p["seconds"] for p in points)
         },
@@ -172,7 +172,7 @@ def fit_points(points: Sequence[dict[str, Any]], floors: Floors) -> Fitted:
 
 
 def _fit(
-    loads: Sequence[Workload], points: Sequence[dict[str, Any]], what: str, kind: str, floors: Floors
+    loads: Sequence[Workload], points: Sequence[dict[str, Any]], what: str, *, kind: str, floors: Floors
 ) -> dict[str, float]:
     terms = [_terms(load, kind)[what] for load, one in zip(loads, points, strict=True) if what in one[kind]]
     measured = [one[kind][what] for one in points if what in one[kind]]
@@ -182,8 +182,8 @@ def _fit(
 def _fit_memory(
     loads: Sequence[Workload], points: Sequence[dict[str, Any]], process: str, floors: Floors
 ) -> dict[str, float]:
-    """Return gigabytes, raised so far that no measured run had more: what is planned for must be enough."""
-    fitted = _fit(loads, points, process, "memory", floors)
+    """Return coefficients in gigabytes, raised until no measured run took more: a plan must not be too small."""
+    fitted = _fit(loads, points, process, kind="memory", floors=floors)
     most = [
         one["memory"][process] / predict(fitted, memory_terms(load)[process])
         for load, one in zip(loads, points, strict=True)
@@ -197,7 +197,7 @@ def _terms(load: Workload, kind: str) -> dict[str, Terms]:
 
 
 def show_fit(fitted: Fitted) -> None:
-    """Print every measured point with what the model makes of it."""
+    """Print every measured point beside the fitted model's prediction."""
     console = Console(highlight=False, width=150)
     configs = [parse_config(dict(one["config"]), "cafe bench scale") for one in fitted.points]
     loads = [workload_of(config) for config in configs]
@@ -222,7 +222,7 @@ def show_fit(fitted: Fitted) -> None:
 
 
 def show_left_out(points: Sequence[dict[str, Any]], floors: Floors) -> None:
-    """Print what the model makes of the largest run when it was fitted to all others: what extrapolation is worth."""
+    """Print the prediction for the largest run by a fit to all others: how good extrapolation is."""
     largest = max(points, key=lambda one: one["config"]["data"]["samples"])
     config = parse_config(largest["config"], "cafe bench scale")
     fitted = fit_points([one for one in points if one is not largest], floors)

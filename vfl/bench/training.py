@@ -84,7 +84,7 @@ def _federation(config: RunConfig, data: Data) -> Trained:
 
 
 def _one_process(config: RunConfig, data: Data, rounds: int) -> Trained:
-    """Train as anybody would with all data in one place."""
+    """Train with a plain PyTorch loop on all data in one place."""
     # As many threads as a worker has: sums in another order differ in the last digit, and training makes that grow.
     torch.set_num_threads(worker_threads(config.federation.workers))
     assert data.x_test is not None

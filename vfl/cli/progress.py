@@ -1,4 +1,4 @@
-"""A run as people watch it: a live view on a terminal, plain lines in a log. All of it on standard error."""
+"""A run's progress on standard error: a live view on a terminal, plain lines in a log."""
 
 import sys
 import time
@@ -38,7 +38,7 @@ class RunProgress(Following):
         self._tail = Tail(out)
         console = Console(stderr=True, highlight=False)
         self.live = not quiet and sys.stderr.isatty() and not console.is_dumb_terminal
-        """Whether somebody sees the run go on."""
+        """Whether a live view is on the user's terminal."""
         self._shown: Shown = Screen(console, workers) if self.live else _Nothing() if quiet else _Lines()
 
     def say(self, text: str) -> None:

@@ -89,7 +89,7 @@ def sweep(
 
     where_to_run = choose_engine(engine, jobs, address)
     check_cells(replace(plan, cells=cells), file)
-    run_sweep(plan, folder, where_to_run, quiet, cells)
+    run_sweep(plan, folder, where_to_run, quiet=quiet, chosen=cells)
 
 
 def results(

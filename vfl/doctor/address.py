@@ -1,4 +1,4 @@
-"""Another party's address, looked at from here: name, port, encryption, who answers, and whether it is healthy."""
+"""Checks of another party's address from here: name, port, encryption, who answers, and whether it is healthy."""
 
 import os
 import socket
@@ -19,17 +19,19 @@ from vfl.net.network import reach, sentence
 from vfl.net.tls import Identity, Role, is_loopback
 
 _SETTINGS = 4
-"""The type of the frame with which HTTP/2 answers a preface, the fourth byte of what comes."""
+"""The fourth byte of an HTTP/2 server's answer: the type of its first frame, SETTINGS."""
 
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """The variables in which gRPC looks for a proxy, in that order."""
 
 Place = tuple[str, int]
-"""An address as numbers, and its port."""
+"""An IP address and a port."""
 
 
-def examine(sheet: Sheet, address: str, role: Role, tls: Identity | None, patience: float) -> grpc.Channel | None:
-    """Check the way to a party that should answer within `patience` seconds; return a channel to it if it is one."""
+def examine(
+    sheet: Sheet, address: str, role: Role, tls: Identity | None, *, patience: float = 0.0
+) -> grpc.Channel | None:
+    """Check the way to a party that should answer within `patience` seconds; return a channel to it if it does."""
     places = _resolve(sheet, address)
     if not places or not _connect(sheet, address, places, patience):
         return None
@@ -49,7 +51,7 @@ def examine(sheet: Sheet, address: str, role: Role, tls: Identity | None, patien
 
 
 def check_health(sheet: Sheet, address: str, channel: grpc.Channel, services: Sequence[str]) -> str | None:
-    """Return which of these services is served there."""
+    """Return the first of these services that the party serves; None if it serves none."""
     try:
         found = next((service for service in services if _serves(channel, service)), None)
     except grpc.RpcError as error:
@@ -98,7 +100,7 @@ def _connect(sheet: Sheet, address: str, places: Sequence[Place], patience: floa
         time.sleep(RETRY_SECONDS)
     reasons = "; ".join(f"{numbers} port {port}: {reason}" for (numbers, port), reason in shut.items())
     if len(shut) == len(places):
-        sheet.fail("port", f"nobody answers at {address} ({reasons})")
+        sheet.fail("port", f"no answer at {address} ({reasons})")
     elif shut:
         sheet.warn("port", f"{address} answers, but not at all of its addresses ({reasons}): some callers will wait")
     else:
@@ -111,7 +113,7 @@ def _shut(place: Place) -> str | None:
         with socket.create_connection(place, timeout=CONNECT_SECONDS):
             return None
     except ConnectionRefusedError:
-        return "nobody listens there: start `cafe serve`, or `cafe doctor … --wait`, or look at the port"
+        return "no process listens there: start `cafe serve`, or `cafe doctor … --wait`, or look at the port"
     except TimeoutError:
         return "no answer at all: look at firewalls, NAT and the address"
     except OSError as error:
@@ -119,7 +121,7 @@ def _shut(place: Place) -> str | None:
 
 
 def _check_proxy(sheet: Sheet, address: str) -> None:
-    """Warn of a proxy that gRPC would use, and that none of the checks here goes through."""
+    """Warn of a proxy that gRPC would use and the checks here do not."""
     host = address.rpartition(":")[0].strip("[]")
     variable = next((name for name in _PROXIES if os.environ.get(name)), None)
     if variable and not proxy_bypass(host):
@@ -127,7 +129,7 @@ def _check_proxy(sheet: Sheet, address: str) -> None:
 
 
 def _look_at_wire(sheet: Sheet, address: str, places: Sequence[Place], tls: Identity | None) -> None:
-    """Speak plain HTTP/2 to it, as somebody who wants to listen in would: it must not be answered."""
+    """Speak plain HTTP/2 to a party, as an eavesdropper would: with TLS it must not answer."""
     plain = _answers_plain_text(address)
     if tls is not None and plain:
         sheet.fail("encryption", f"{address} answers plain text, what it sends can be read by all: start it with --tls")
@@ -136,7 +138,7 @@ def _look_at_wire(sheet: Sheet, address: str, places: Sequence[Place], tls: Iden
     elif all(is_loopback(f"{numbers}:0") for numbers, _ in places):
         sheet.ok("encryption", f"plain text, and {address} is on this machine")
     else:
-        sheet.warn("encryption", f"plain text to {address}: everybody on the way can read and change what is sent")
+        sheet.warn("encryption", f"plain text to {address}: all machines on the way can read and change what is sent")
 
 
 def _answers_plain_text(address: str) -> bool:
@@ -153,10 +155,10 @@ def _answers_plain_text(address: str) -> bool:
 
 
 def _cipher(address: str) -> str:
-    """Return what encrypts a connection, in words; nothing if it ends before that is agreed."""
+    """Return in words what encrypts a connection; an empty text if it ends before that is agreed."""
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # who it is, the handshake line says
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the check `handshake` finds out who it is
     context.set_alpn_protocols(["h2"])
     try:
         with (

@@ -1,4 +1,4 @@
-"""Two parties compared over the wire: versions, config, clocks, the largest message, what a join would say."""
+"""Two parties compared over the wire: versions, config, clocks, the largest message, how a join would end."""
 
 import datetime
 import os
@@ -18,7 +18,7 @@ from vfl.net.network import sentence
 from vfl.net.tls import Identity, file_problem, read_certificate
 
 SKEW_SECONDS = 5.0
-"""Clocks that differ by more are warned of: logs of two machines are then hard to put side by side."""
+"""Clocks that differ by more get a warning: logs of two machines are then hard to compare."""
 
 _ASK_SECONDS = 0.5
 
@@ -30,15 +30,15 @@ class Caller:
     """A worker that calls another party's `cafe doctor`."""
 
     def __init__(
-        self, config: RunConfig, worker: int, channel: grpc.Channel, tls: Identity | None, clock: Clock
+        self, config: RunConfig, worker: int, channel: grpc.Channel, *, tls: Identity | None, clock: Clock
     ) -> None:
         self._config, self._worker, self._tls, self._clock = config, worker, tls, clock
         self._stub = Stub(channel, DOCTOR_SERVICE)
 
     def compare(self, sheet: Sheet, join: JoinRequest | None = None, address: str = "") -> bool:
-        """Compare all that two parties must have alike; return whether the other side took part.
+        """Compare all that two parties must have alike; return whether the other party took part.
 
-        `join` is what this worker would join with, `address` where its own doctor answers, if it is the label holder's.
+        `join` is this worker's request to join, `address` where its own doctor answers, if it is the label holder.
         """
         try:
             began = self._clock()
@@ -61,7 +61,7 @@ class Caller:
         return True
 
     def label_holder(self, patience: float) -> str:
-        """Return where the label holder answers, as soon as it has told the coordinator; empty if it does not."""
+        """Return the label holder's address once the coordinator has it; empty if it does not in time."""
         deadline = time.monotonic() + patience
         while not (address := plain(self._ask().label_holder_address)) and time.monotonic() < deadline:
             time.sleep(_ASK_SECONDS)
@@ -85,10 +85,10 @@ class Caller:
             sheet.ok("messages", f"the largest, {MESSAGE_BYTES} bytes, came there and back in {seconds:.2f} s")
 
     def report(self, sheet: Sheet, findings: list[Finding]) -> bool:
-        """Tell the other side what was found; return whether this worker has checked in there now."""
-        told = [FindingMessage(check=one.check, level=one.level, text=one.text) for one in findings]
+        """Send the other party what was found; return whether this worker has checked in there now."""
+        messages = [FindingMessage(check=one.check, level=one.level, text=one.text) for one in findings]
         try:
-            self._stub.Report(ReportRequest(worker=self._worker, findings=told), timeout=CALL_SECONDS)
+            self._stub.Report(ReportRequest(worker=self._worker, findings=messages), timeout=CALL_SECONDS)
         except grpc.RpcError as error:
             sheet.fail("report", f"the other side's doctor did not take the report: {sentence(error)}")
             return False
@@ -131,7 +131,7 @@ def _compare_settings(sheet: Sheet, here: Party, there: Party) -> None:
 
 def _compare_clocks(sheet: Sheet, skew: float, accuracy: float, tls: Identity | None) -> None:
     if not abs(skew) < _CENTURY:
-        sheet.fail("clocks", "the other side says a time that is none: is it a `cafe doctor`?")
+        sheet.fail("clocks", "the other party sent an impossible time: is it a `cafe doctor`?")
         return
     direction = "ahead of" if skew > 0 else "behind"
     text = f"the clock there is {abs(skew):.2f} s {direction} this one, give or take {accuracy:.2f}"
@@ -145,6 +145,6 @@ def _compare_clocks(sheet: Sheet, skew: float, accuracy: float, tls: Identity | 
 
 
 def _problem_at(tls: Identity, skew: float) -> str | None:
-    """Return what is wrong with this party's certificate for somebody whose clock differs so much."""
+    """Return what is wrong with this party's certificate by a clock that differs so much."""
     then = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=skew)
     return file_problem(tls.certificate_file, read_certificate(tls.certificate_file), None, then)

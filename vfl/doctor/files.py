@@ -11,7 +11,7 @@ from vfl.net.tls import Identity, Role, is_loopback, load_identity, read_certifi
 from worker.main import EVERYWHERE
 
 SOON_DAYS = 14
-"""A certificate that ends sooner is warned of."""
+"""A certificate that ends sooner gets a warning."""
 
 
 def check_files(sheet: Sheet, folder: Path, role: Role, called: str | None) -> Identity | None:
@@ -66,11 +66,11 @@ def _check_names(sheet: Sheet, own: Identity, called: str) -> None:
         if all(is_loopback(f"{name}:0") for name in names):
             sheet.warn(
                 "names",
-                f"{own.certificate_file} has only names of this machine itself ({listed}), others will not believe it: "
+                f"{own.certificate_file} has only names of this machine itself ({listed}), others will refuse it: "
                 f"make it anew with `cafe certs … {option}`",
             )
         else:
-            sheet.ok("names", f"others can call it {listed}")
+            sheet.ok("names", f"other parties can call it {listed}")
     elif host.lower() in names or f"*.{host.lower().partition('.')[2]}" in names:
         sheet.ok("names", f"{own.certificate_file.name} is made out to {host}")
     else:

@@ -42,11 +42,11 @@ class Sheet:
         self.lines.append(Finding(check, Level.OK, text))
 
     def warn(self, check: str, text: str) -> None:
-        """Note what a run would survive."""
+        """Note a problem with which a run could still go on."""
         self.lines.append(Finding(check, Level.WARNING, text))
 
     def fail(self, check: str, text: str) -> None:
-        """Note what a run would not survive."""
+        """Note a problem with which a run would fail."""
         self.lines.append(Finding(check, Level.FAILED, text))
 
     def later(self, check: str, text: str) -> None:
@@ -55,7 +55,7 @@ class Sheet:
 
     @contextlib.contextmanager
     def trying(self, check: str) -> Iterator[None]:
-        """Note a sentence that ends the block early as what failed."""
+        """Note an error that ends the block as a failed check."""
         try:
             yield
         except CafeError as error:

@@ -20,7 +20,7 @@ from vfl.partition import Box, partition
 from worker.alignment import SUFFIXES, table_size
 
 MODEL_COPIES = 7
-"""How often a model is held: parameters, what observers see, Adam's two, gradients of two rounds, one to spare."""
+"""Copies of a model in memory: parameters, the observer's, Adam's two, gradients of two rounds, one to spare."""
 
 
 def check_slice(sheet: Sheet, config: RunConfig, worker: int, path: Path | None) -> WorkerData | None:
@@ -28,7 +28,7 @@ def check_slice(sheet: Sheet, config: RunConfig, worker: int, path: Path | None)
     with sheet.trying("slice"):
         if path and path.suffix.lower() in SUFFIXES:
             rows, columns = table_size(config, path, worker)
-            sheet.ok("slice", f"{path}: {rows} rows, {columns} columns; which rows all workers have, a run will find")
+            sheet.ok("slice", f"{path}: {rows} rows, {columns} columns; a run will find which rows all workers have")
             return None
         data = WorkerData.load(path) if path else slice_for(load_data(config), config, worker)
         source = str(path) if path else f"data set {config.data.name}"

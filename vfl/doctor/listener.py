@@ -1,4 +1,4 @@
-"""The side that is called: it answers other parties' `cafe doctor` until all of them have checked in."""
+"""The party that is called: it answers the workers' `cafe doctor` until all of them have checked in."""
 
 import threading
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Listener:
         self._label_holder_address = ""
         self._changed = threading.Condition()
         self.reports: dict[int, list[Finding]] = {}
-        # Each call has a thread of its own, so that one worker's largest message holds up nobody.
+        # A thread for each worker's call, so that one worker's largest message does not hold up the others.
         pool = futures.ThreadPoolExecutor(max_workers=federation.workers + 8)
         self._server = grpc.server(pool, options=OPTIONS)
         add_service(self._server, DOCTOR_SERVICE, self)
@@ -69,7 +69,7 @@ class Listener:
             self._changed.wait_for(lambda: not self.missing, seconds)
 
     def Compare(self, request: CompareRequest, context: Any) -> CompareReply:
-        """Answer what there is here, and what a join would be told."""
+        """Answer with this party's facts, and whether a join would be refused."""
         self._check(request.worker, context)
         if request.HasField("join") and request.join.worker != request.worker:
             _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"worker {request.worker} cannot join as another")
@@ -115,7 +115,9 @@ class Listener:
     def _check(self, worker: int, context: Any) -> None:
         if worker not in self._expected:
             workers = ", ".join(map(str, self._expected))
-            _refuse(context, grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} is none of those expected: {workers}")
+            _refuse(
+                context, grpc.StatusCode.INVALID_ARGUMENT, f"worker {worker} is not one of those expected: {workers}"
+            )
         if self._tls is not None:
             try:
                 check_caller(context, worker)

@@ -89,19 +89,18 @@ def _check_config(here: Sheet, setup: Setup) -> None:
         models.build(config.model)
         if setup.worker is None:
             attacks.build(config.attack)
-        here.ok(
-            "config",
-            f"{federation.workers} workers, {labels}, data {config.data.name}, model {config.model.name}",
-        )
+        here.ok("config", f"{federation.workers} workers, {labels}, data {config.data.name}, model {config.model.name}")
 
 
 def _take_address(here: Sheet, setup: Setup, listener: Listener) -> str:
-    """Return the address at which others reach this party; empty when it cannot be."""
+    """Return the address at which other parties reach this one; empty if there is none."""
     host = setup.listen.rpartition(":")[0]
     with here.trying("address"):
         bound = listener.listen(setup.listen)
         if setup.holds_labels and host in EVERYWHERE and setup.advertise is None:
-            here.fail("address", f"--listen {setup.listen}: say with --advertise HOST:PORT how the others reach it")
+            here.fail(
+                "address", f"--listen {setup.listen}: say with --advertise HOST:PORT how the other workers reach it"
+            )
             return ""
         address = setup.advertise or bound
         if setup.holds_labels and is_loopback(address) and not is_loopback(setup.coordinator):
@@ -131,7 +130,7 @@ def _gather(here: Sheet, setup: Setup, listener: Listener, address: str) -> None
 
 
 def _reported(listener: Listener) -> list[Sheet]:
-    """Return what the workers found on their way here, with what is well in one line each."""
+    """Return what the workers reported, with all that is ok in one line each."""
     sheets = []
     for worker, findings in sorted(listener.reports.items()):
         well = sum(finding.level == Level.OK for finding in findings)

@@ -15,8 +15,8 @@ from vfl.net.tls import Role
 Clock = Callable[[], float]
 """Seconds since 1970, as `time.time` has them."""
 
-_OWN_AFFAIR = ("_timeout", "checkpoint_every")
-"""How long a party waits, and what it keeps for itself, need not be alike."""
+_MAY_DIFFER = ("_timeout", "checkpoint_every")
+"""Endings of keys that may differ: how long a party waits, and what it keeps for itself."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Setup:
     tls: Path | None = None
     insecure: bool = False
     wait: bool = False
-    """Answer the others' doctors, and wait for them."""
+    """Answer the doctors of other parties, and wait for them."""
     clock: Clock = time.time
 
     @property
@@ -43,24 +43,24 @@ class Setup:
 
     @property
     def holds_labels(self) -> bool:
-        """Whether this is the label holder, whom the other workers call."""
+        """Return whether this is the label holder, which the other workers call."""
         return self.worker is not None and self.config.topology.serves_peers(self.worker)
 
     @property
     def called(self) -> str | None:
-        """Return the address at which others call this party, if they do."""
+        """Return the address at which other parties call this one, if they do."""
         if self.worker is None:
             return self.listen
         return self.advertise or self.listen if self.holds_labels else None
 
     @property
     def patience(self) -> float:
-        """Return for how many seconds somebody who does not answer yet is waited for."""
+        """Return for how many seconds a party that does not answer yet is waited for."""
         return self.config.federation.join_timeout if self.wait else 0.0
 
 
 def describe_party(config: RunConfig, clock: Clock) -> Party:
-    """Return what this party says of itself now."""
+    """Return this party's versions, settings and time."""
     return Party(versions=_versions(), settings=settings(config), time=clock())
 
 
@@ -77,4 +77,4 @@ def settings(config: RunConfig) -> dict[str, str]:
         for section, values in tree.items()
         for key, value in (values.items() if isinstance(values, dict) else [("", values)])
     }
-    return {key: json.dumps(value, sort_keys=True) for key, value in flat.items() if not key.endswith(_OWN_AFFAIR)}
+    return {key: json.dumps(value, sort_keys=True) for key, value in flat.items() if not key.endswith(_MAY_DIFFER)}

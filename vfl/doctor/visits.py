@@ -1,4 +1,4 @@
-"""A worker's way to the others: to the coordinator, and from there to the label holder."""
+"""A worker's way to the other parties: to the coordinator, and from there to the label holder."""
 
 import contextlib
 
@@ -15,21 +15,21 @@ from vfl.net.tls import COORDINATOR, Identity, refuse_plain, worker_role
 
 
 class Visits:
-    """The visits of one worker."""
+    """One worker's calls at the coordinator and at the label holder, and what it found there."""
 
     def __init__(self, setup: Setup, worker: int, identity: Identity | None) -> None:
         self._setup, self._worker, self._identity = setup, worker, identity
         self.coordinator, self.label_holder = Sheet("coordinator"), Sheet("label holder")
         self.checked_in = False
-        """Whether the coordinator's doctor knows of this worker now."""
+        """Whether the coordinator's doctor has this worker's report now."""
 
     def make(self, own: Sheet, join: JoinRequest | None, address: str) -> None:
-        """Visit the coordinator and, unless this is the label holder, the label holder; report what came of it.
+        """Visit the coordinator and, unless this is the label holder, the label holder; report the findings.
 
-        `join` is what it would join with, if its slice is in order, `address` where it answers its peers, if it does.
+        `join` is this worker's request to join, if its slice is in order; `address` is where it answers peers, if any.
         """
         setup, sheet = self._setup, self.coordinator
-        channel = examine(sheet, setup.coordinator, COORDINATOR, self._identity, setup.patience)
+        channel = examine(sheet, setup.coordinator, COORDINATOR, self._identity, patience=setup.patience)
         if channel is None:
             return
         with contextlib.closing(channel):
@@ -43,7 +43,7 @@ class Visits:
                 )
             if service != DOCTOR_SERVICE.full_name:
                 return
-            caller = Caller(setup.config, self._worker, channel, self._identity, setup.clock)
+            caller = Caller(setup.config, self._worker, channel, tls=self._identity, clock=setup.clock)
             if caller.compare(sheet, join, address):
                 caller.echo(sheet)
                 if setup.config.topology.labels_at_coordinator:
@@ -73,17 +73,17 @@ class Visits:
                 refuse_plain(address, "the label holder's address")
             if sheet.lines:
                 return
-        channel = examine(sheet, address, holder, self._identity, 0.0)
+        channel = examine(sheet, address, holder, self._identity)
         if channel is None:
             return
         with contextlib.closing(channel):
-            caller = Caller(setup.config, self._worker, channel, self._identity, setup.clock)
+            caller = Caller(setup.config, self._worker, channel, tls=self._identity, clock=setup.clock)
             if check_health(sheet, address, channel, (DOCTOR_SERVICE.full_name,)) and caller.compare(sheet):
                 caller.echo(sheet)
                 caller.report(sheet, sheet.lines)
 
     def _report(self, own: Sheet) -> list[Finding]:
-        """Return what the coordinator is told: nothing of this machine but whether all is well with it."""
+        """Return the report for the coordinator: of this machine it says only how many checks failed."""
         failed = own.count(Level.FAILED)
         text = (
             f"{failed} checks of its own machine failed, its own table has them" if failed else "nothing failed there"

@@ -17,7 +17,7 @@ from vfl.observation import Setting
 MOST_EPOCHS = 1 << 20
 
 SOLVING = (Exact, LeastSquares, RGap, Theory)
-"""Attacks that solve equations: with enough of them they are done."""
+"""Attacks that solve equations: once they have enough rounds, more do not help."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Needs:
     rounds: int
     """The fewest rounds with which it starts; 0 where there is none."""
     enough: bool = True
-    """Whether those are all it needs; an attack that goes on guessing gets further with more."""
+    """Whether those are all it needs: an attack that guesses step by step improves with more."""
     refusal: str | None = None
     """Why it would not start with the config's rounds."""
     choice: Choice | None = None
@@ -42,7 +42,7 @@ class Needs:
 
 
 def needs_of(config: RunConfig, setting: Setting) -> Needs:
-    """Find the fewest epochs with which the attack starts; raise what it says if no number of them will do."""
+    """Find the fewest epochs with which the attack starts; raise its own refusal if no number of them is enough."""
     section = config.attack
     if section.name == "none":
         return Needs("none", 0)

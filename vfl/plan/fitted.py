@@ -51,7 +51,7 @@ def fit_coefficients(
 ) -> dict[str, float]:
     """Return the coefficients, none of them negative, with the least relative errors over all points.
 
-    What is `known` is kept as it is; the others explain the rest.
+    Coefficients that are `known` are kept; the others are fitted to what they leave over.
     """
     from scipy.optimize import nnls
 

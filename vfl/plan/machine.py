@@ -14,7 +14,7 @@ import torch
 SIDE = 384
 COPIED = 16 << 20
 LEAST_SECONDS = 0.1
-"""For each of the three floors: the whole calibration takes less than a second of computing."""
+"""Time for each of the three floors: all of it takes less than a second of computing."""
 
 
 @dataclass(frozen=True)
@@ -39,19 +39,19 @@ class Machine:
 
 
 def this_machine(folder: Path) -> Machine:
-    """Look around; `folder` is where the results will be."""
+    """Return what this machine has; `folder` is where the results will be."""
     while not folder.exists():
         folder = folder.parent
     return Machine(os.cpu_count() or 1, psutil.virtual_memory().available, shutil.disk_usage(folder).free)
 
 
 def describe_machine() -> dict[str, str | int]:
-    """Return what is to be known of a machine beside numbers measured on it."""
+    """Return what a reader of measured numbers must know of the machine."""
     return {"processor": _processor(), "cores": os.cpu_count() or 1, "memory": psutil.virtual_memory().total}
 
 
 def measure_floors() -> Floors:
-    """Measure the three floors on one thread; each thread's own time counts, so that other load does not."""
+    """Measure the three floors on one thread, in its own CPU time: other load on the machine does not count."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -78,7 +78,7 @@ def slower(now: Floors, then: Floors) -> dict[str, float]:
 
 
 def _best(work: Callable[[], object]) -> float:
-    """Return the least time of several turns: whatever disturbs only makes it longer."""
+    """Return the least time of several turns: any disturbance only makes one longer."""
     best, spent = float("inf"), 0.0
     while spent < LEAST_SECONDS:
         began = time.thread_time()

@@ -1,4 +1,4 @@
-"""The plan of a run: rounds, bytes, memory and time, what of it is beyond what was measured, and what is too small."""
+"""The plan of a run: rounds, bytes, memory and time; what lies outside the measured range; what is too small."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -63,7 +63,7 @@ class RunPlan:
 
 
 def make_plan(config: RunConfig, folder: Path, machine: Machine | None = None, fitted: Fitted | None = None) -> RunPlan:
-    """Plan a run whose results go to a folder; on another machine than this one if that is given."""
+    """Plan a run whose results go to a folder, on this machine unless another is given."""
     fitted = fitted or load_fitted()
     machine = machine or this_machine(folder)
     load = workload_of(config)
@@ -97,7 +97,7 @@ def make_plan(config: RunConfig, folder: Path, machine: Machine | None = None, f
 
 
 def ranged(load: Workload) -> dict[str, float]:
-    """Return the numbers of a workload that tell whether it is like one that was measured."""
+    """Return the numbers of a workload that decide whether it is like one that was measured."""
     return {
         "samples": load.samples,
         "workers": load.workers,

@@ -1,7 +1,8 @@
 """What time and memory are made of: for each phase and process a few quantities, counted from the workload.
 
-A phase's time is a sum of these, each times a coefficient that `cafe bench scale` fitted. A name that ends in gflop
-counts arithmetic, one in gigabytes bytes that are moved; all others count calls, whose price is the interpreter's.
+A phase's time is the sum of its quantities, each times a coefficient that `cafe bench scale` fitted. A name that ends
+in gflop counts arithmetic, one in gigabytes counts bytes that are moved; all others count calls, which cost as much as
+the interpreter makes them cost.
 """
 
 import math
@@ -19,8 +20,8 @@ PROCESSES = ("coordinator", "worker", "attack", "launcher")
 DOUBLE = 8
 
 KNOWN = {"pairs gflop": 2.5, "matrix gflop": 11.0}
-"""Terms whose coefficient is not fitted but so many times the floor's: a large product, and a singular value
-decomposition of a large matrix, in double precision; the noise of runs small enough to measure would hide both."""
+"""Coefficients that are not fitted, as multiples of the machine's own price of a gflop: of large products, and of the
+singular value decomposition of a large matrix. In runs small enough to measure, noise hides both."""
 
 
 def seconds_terms(load: Workload) -> dict[str, Terms]:
@@ -104,7 +105,7 @@ def sketched(load: Workload, rounds: int) -> int:
 
 
 def found_bytes(load: Workload) -> int:
-    """Return what it holds at the end: every sample's h and v at every worker; by least squares the matrices too."""
+    """Return what `exact` holds at the end: each sample's h and v at each worker; by least squares matrices too."""
     found = sum(DOUBLE * load.samples * (layer.inputs + layer.outputs) for layer in load.layers)
     if load.needs.method == "subspaces":
         return found

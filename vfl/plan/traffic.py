@@ -24,7 +24,7 @@ SESSION, RUN_ID = "0" * 32, "0" * 16
 Carrier = Literal["order", "upload", "swap"]
 """Messages that may carry a chunk."""
 ADDRESS = "127.0.0.1:40000"
-"""As long as any that `cafe run` tells the workers."""
+"""As long as any label holder's address in a local run."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,12 @@ class Traffic:
 def count_traffic(
     config: RunConfig,
     setting: Setting,
+    *,
     test_samples: int,
     uploads: Sequence[Mapping[str, Tensor]],
     widths: Sequence[int],
 ) -> Traffic:
-    """Count a run in which nobody is lost and nothing is withheld; `uploads` are the tensors of each worker's round."""
+    """Count a run in which no worker is lost and no upload withheld; `uploads` are each worker's tensors of a round."""
     count = _Count(config, setting, uploads, widths)
     every = config.training.evaluate_every or setting.rounds
     drawn = batches_of(setting)
@@ -62,11 +63,7 @@ def count_traffic(
 
 class _Count:
     def __init__(
-        self,
-        config: RunConfig,
-        setting: Setting,
-        uploads: Sequence[Mapping[str, Tensor]],
-        widths: Sequence[int],
+        self, config: RunConfig, setting: Setting, uploads: Sequence[Mapping[str, Tensor]], widths: Sequence[int]
     ) -> None:
         self._holder = config.topology.label_holder
         self._workers, self._training = config.topology.parties, config.training
@@ -113,7 +110,7 @@ class _Count:
         self.up += _size(report)
 
     def _order(self, number: int, purpose: Purpose, rows: Tensor) -> None:
-        """Add what the coordinator tells all workers, with the parameters if they are new."""
+        """Add the coordinator's orders to all workers, with the parameters if they are new."""
         if self._sent != self._version:
             self.down += self._parameters(_alike(self._version))
             self._sent = self._version
@@ -175,7 +172,7 @@ def _cut(size: int) -> Iterator[tuple[int, int]]:
 
 
 def _alike(number: int) -> int:
-    """Return the smallest number that takes as many bytes in a message."""
+    """Return the smallest number that takes as many bytes in a message: so few sizes have to be computed."""
     return 0 if number == 0 else 1 << 7 * ((number.bit_length() - 1) // 7)
 
 

@@ -1,4 +1,4 @@
-"""What a config amounts to, as plain numbers: counted from the data set's shape and the built model, nothing is run."""
+"""A config's run in plain numbers: counted from the data set's shape and the built model; nothing is trained."""
 
 import math
 from collections.abc import Callable
@@ -53,15 +53,15 @@ class Workload:
     largest_model_bytes: int
     """Those of the worker with most of them."""
     outputs_bytes: int
-    """What the layers of the largest bottom model put out for one sample: kept from forward to backward."""
+    """The outputs of all layers of the largest bottom model for one sample: kept from forward to backward."""
     flop: float
     """One sample forward through all parties' models."""
     traffic: Traffic
     transcript_bytes: int
     waiting_bytes: int
-    """What rounds can take on disk while they wait for the attack: all of them, where workers need every core."""
+    """Disk that rounds can take while they wait for the attack: that of all rounds, if workers need every core."""
     results_bytes: int
-    """Files of the run's end while the largest of them is written a second time."""
+    """The results' files, while the largest of them is written a second time."""
     frozen: bool
     needs: Needs
     layers: tuple[Layer, ...]
@@ -76,7 +76,7 @@ class Workload:
 
 
 def setting_of(config: RunConfig, facts: Facts) -> Setting:
-    """Return what the coordinator of the run will know when all have joined."""
+    """Return what the coordinator of the run will know when all workers have joined."""
     return Setting.of(config, boxes_of(facts, config), facts.classes, facts.samples)
 
 
@@ -111,7 +111,7 @@ def workload_of(config: RunConfig) -> Workload:
         largest_model_bytes=max(sizes),
         outputs_bytes=max(bytes_ for bytes_, _ in outputs),
         flop=sum(flop for _, flop in outputs),
-        traffic=count_traffic(config, setting, facts.test_samples, uploads, model.widths),
+        traffic=count_traffic(config, setting, test_samples=facts.test_samples, uploads=uploads, widths=model.widths),
         transcript_bytes=seen_bytes if config.records else 0,
         waiting_bytes=0 if config.records or needs.attack == "none" else seen_bytes,
         results_bytes=sum(sizes) + (_recovered_bytes(facts, layers) if needs.attack != "none" else 0),

@@ -47,7 +47,7 @@ def choose_engine(name: str, jobs: int | None = None, address: str | None = None
 
 
 def run_here(cells: list[Cell], out: Path, watch: SweepProgress, jobs: int | None) -> Generator[tuple[Cell, Row]]:
-    """Yield each cell with its row as they end; nothing is left running, whatever happens."""
+    """Yield each cell with its row as they end; no cell is left running after an error or Ctrl-C."""
     stop = threading.Event()
 
     def run(cell: Cell) -> Row:

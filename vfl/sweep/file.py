@@ -16,10 +16,10 @@ Changes = dict[str, Any]
 """New values by their keys: dotted ones, or whole sections."""
 
 REPLACED = {"defence"}
-"""Sections of several forms (one, a chain, by worker): a part of one form makes no sense in another."""
+"""Sections that a change replaces whole: a part of one of their forms (single, chain, by worker) fits no other."""
 
 EITHER = {"epochs": "rounds", "rounds": "epochs"}
-"""Two ways to say how long a federation goes on: a change that gives one takes the other back."""
+"""Two keys for how long a federation goes on: a change that sets one removes the other."""
 
 
 class TableConfig(Section):
@@ -81,7 +81,7 @@ class SizeConfig(_Grid):
     """A sweep made smaller or larger: changes to its base, axes instead of its own, more to skip and to adjust."""
 
     note: str = ""
-    """What this size has of the whole."""
+    """What part of the whole sweep this size has."""
     base: Changes = Field(default_factory=dict)
 
 
@@ -91,7 +91,7 @@ class PaperConfig(Section):
     table: str
     title: str
     place: float = math.inf
-    """Where on the page it comes: lowest first, then by the files' names."""
+    """The order on the page: lowest first, then by the files' names."""
     numbers: dict[str, dict[str, float | dict[str, float]]] = Field(default_factory=dict)
     """By row and column of our table: one of its own value, or several by their names."""
     shows: dict[str, tuple[str, ...]] = Field(default_factory=dict)
@@ -178,7 +178,7 @@ def _changes(given: Any) -> Any:
 
 
 def _entry(given: dict[Any, Any]) -> dict[str, list[str]]:
-    """Return which values of which axes are meant."""
+    """Return values by their axes, as text."""
     return {_name(axis): _names(values) for axis, values in given.items()}
 
 
@@ -220,17 +220,17 @@ def _change(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _put(node: dict[str, Any], last: str, value: Any, key: str) -> None:
-    """Set a key: a mapping is merged into the one that is there, unless it is whole in itself."""
+    """Set a key: a mapping is merged into the present one, unless it replaces it (`REPLACED`, or it has a name)."""
     there, whole = node.get(last), key in REPLACED or not isinstance(value, dict) or "name" in value
     if isinstance(there, dict) and not whole:
         for part, inner in value.items():
             _put(there, part, inner, f"{key}.{part}")
         return
     node[last] = value
-    _take_back(node, key, value)
+    _remove_other(node, key, value)
 
 
-def _take_back(node: dict[str, Any], key: str, value: Any) -> None:
+def _remove_other(node: dict[str, Any], key: str, value: Any) -> None:
     section, _, part = key.rpartition(".")
     if section == "federation" and part in EITHER and value is not None:
         node.pop(EITHER[part], None)

@@ -24,11 +24,11 @@ from vfl.sweep.results.text import print_table
 from vfl.sweep.results.write import write_results
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Ctrl-C, what `timeout`, Docker and systemd send, and a terminal that is closed."""
+"""Sent by Ctrl-C; by `timeout`, Docker and systemd; by a terminal that is closed."""
 
 
 def run_sweep(
-    plan: Plan, out: Path, engine: Engine = LOCAL, quiet: bool = False, chosen: Sequence[Cell] | None = None
+    plan: Plan, out: Path, engine: Engine = LOCAL, *, quiet: bool = False, chosen: Sequence[Cell] | None = None
 ) -> None:
     """Run every cell (or every chosen one) that is not done yet; the tables in `out` are written anew after each."""
     chosen = plan.cells if chosen is None else chosen
@@ -60,7 +60,7 @@ def run_sweep(
 
 @contextlib.contextmanager
 def _signals_as_ctrl_c() -> Iterator[None]:
-    """Let the first signal stop the sweep; further ones do not disturb how it stops its cells."""
+    """Let the first signal stop the sweep, and ignore further ones while it stops its cells."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -89,11 +89,12 @@ def _raise_if_failed(rows: Rows, out: Path) -> None:
 
 
 def check_cells(plan: Plan, path: Path) -> None:
-    """Put every cell through the checks that `cafe run` begins with; all that is wrong is said at once."""
+    """Put every cell through the checks that `cafe run` begins with; one error names all problems."""
     problems = Problems()
     by_data: dict[str, list[Cell]] = defaultdict(list)
     for cell in plan.cells:
-        read = [cell.config.data.model_dump(mode="json"), cell.config.federation.label_holder]  # whose labels count
+        # The label holder decides which file's labels are read.
+        read = [cell.config.data.model_dump(mode="json"), cell.config.federation.label_holder]
         by_data[json.dumps(read, sort_keys=True)].append(cell)
     for cells in by_data.values():  # one data set in memory at a time
         data: Data | None = None
@@ -104,6 +105,6 @@ def check_cells(plan: Plan, path: Path) -> None:
                 check(cell.config, data)
             except UserError as error:
                 problems.add(str(error), cell.name)
-            except Exception:  # a bug in a plug-in: its cell will fail, and its log say where  # nosec B112
+            except Exception:  # a bug in a plug-in: its cell will fail, and the log there has the traceback  # nosec B112
                 continue
     problems.raise_if_any(path, len(plan.cells))

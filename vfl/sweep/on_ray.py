@@ -1,7 +1,7 @@
-"""The cells of a sweep as tasks of a Ray cluster: each in a folder of its own where it runs, then sent home whole.
+"""The cells of a sweep as tasks of a Ray cluster: each runs in a folder of its own on a node, which is sent back whole.
 
-A node that is lost takes its cells with it, and Ray starts those again elsewhere. A cell that fails by itself is a row,
-as it is on one machine.
+The cells of a node that is lost are started again elsewhere by Ray. A cell that fails by itself becomes a row that says
+so, as on one machine.
 """
 
 import os
@@ -41,11 +41,11 @@ def run_on_ray(cells: list[Cell], out: Path, watch: SweepProgress, address: str 
         while waiting:
             for reference in ray.wait(list(waiting), num_returns=1, timeout=LOOK_SECONDS)[0]:
                 cell = waiting.pop(reference)
-                row = _come_home(ray, reference, cell_folder(out, cell))
+                row = _receive(ray, reference, cell_folder(out, cell))
                 watch.ends(cell.name, row)
                 yield cell, row
     finally:
-        leave()  # what still runs ends with whoever asked for it
+        leave()  # cells that still run are ended with the sweep
 
 
 def _submit(ray: Any, cells: list[Cell]) -> dict[Any, Cell]:
@@ -66,7 +66,7 @@ def _submit(ray: Any, cells: list[Cell]) -> dict[Any, Cell]:
 
 
 def _refuse_tasks_of_tasks(cells: list[Cell]) -> None:
-    """Cells hold the cores that tasks of theirs would wait for, on a full cluster for ever."""
+    """Refuse cells whose attack uses Ray too: its tasks would wait for cores that the cells themselves hold."""
     for cell in cells:
         inversion = (cell.config.attack.model_extra or {}).get("inversion")
         if isinstance(inversion, dict) and inversion.get("engine") == "ray":
@@ -76,7 +76,7 @@ def _refuse_tasks_of_tasks(cells: list[Cell]) -> None:
 
 
 def _refuse_numbered_gpus(cells: list[Cell]) -> None:
-    """Ray shows each task the GPU that it gave it, as the first."""
+    """Refuse `cuda:N`: Ray chooses the GPU of each task, which then is the only one it sees."""
     for cell in cells:
         if cell.config.device.startswith("cuda:"):
             raise UserError(
@@ -100,8 +100,8 @@ def _run_there(tree: dict[str, Any], where: str) -> tuple[Row, Files]:
     return row, files
 
 
-def _come_home(ray: Any, reference: Any, folder: Path) -> Row:
-    """Write down what a task brought."""
+def _receive(ray: Any, reference: Any, folder: Path) -> Row:
+    """Write what a task returned into the cell's folder."""
     try:
         row, files = ray.get(reference)
     except ray.exceptions.RayError as error:

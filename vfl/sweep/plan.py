@@ -88,7 +88,7 @@ def load_plan(path: Path, changes: list[str] | None = None, size: str | None = N
     axes = {axis: tuple(values) for axis, values in sweep.axes.items()}
     name = f"{path.stem}-{size}" if size else path.stem
     note = sweep.sizes[size].note if size else ""
-    return Plan(name, axes, _apart([cell for cell in cells if cell]), sweep.table, sweep.paper, note)
+    return Plan(name, axes, _unique_folders([cell for cell in cells if cell]), sweep.table, sweep.paper, note)
 
 
 def chosen_cells(plan: Plan, where: list[str]) -> tuple[Cell, ...]:
@@ -139,7 +139,7 @@ def _drafts(sweep: SweepConfig) -> list[_Draft]:
 
 
 def _left_out(values: dict[str, str], sweep: SweepConfig) -> bool:
-    """Tell whether `skip` names a cell, or `only` keeps one of its values for other cells."""
+    """Return whether `skip` names a cell, or `only` keeps one of its values for other cells."""
     if any(_fits(values, one) for one in sweep.skip):
         return True
     about = [one for one in sweep.only if _fits(values, dict([next(iter(one.items()))]))]
@@ -215,13 +215,13 @@ def _cell(base: dict[str, Any], draft: _Draft, problems: Problems) -> Cell | Non
 
 
 def _slug(draft: _Draft) -> str:
-    """Return a folder's name that any file system and shell takes."""
+    """Return a folder's name that any file system and shell accepts."""
     parts = [re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.") for part in draft.values.values() or (draft.name,)]
     return "_".join(part or "x" for part in parts)[:100]
 
 
-def _apart(cells: list[Cell]) -> tuple[Cell, ...]:
-    """Give cells whose folders would be one (`a < b`, `a > b`) folders of their own."""
+def _unique_folders(cells: list[Cell]) -> tuple[Cell, ...]:
+    """Make folders' names unique where two cells would have the same one (`a < b`, `a > b`)."""
     count = Counter(cell.folder.lower() for cell in cells)
     return tuple(
         replace(cell, folder=f"{cell.folder}-{hashlib.sha256(cell.name.encode()).hexdigest()[:6]}")

@@ -12,7 +12,7 @@ from vfl.sweep.results.numbers import Number
 
 
 class SweepProgress:
-    """Says which cells run, which have ended, and how."""
+    """Shows which cells run, which have ended, and how."""
 
     def __init__(self, total: int, number: Number, quiet: bool = False) -> None:
         self._total, self._number, self._quiet = total, number, quiet

@@ -321,5 +321,8 @@ def test_evaluations_are_counted_with_the_parameters_they_need():
     from vfl.plan.workload import _uploads
 
     model = first_model(setting)
-    without, with_tests = (count_traffic(config, setting, n, _uploads(model, config), model.widths) for n in (0, 30))
+    without, with_tests = (
+        count_traffic(config, setting, test_samples=n, uploads=_uploads(model, config), widths=model.widths)
+        for n in (0, 30)
+    )
     assert with_tests.down - without.down > sum(p.numel() * 4 for p in model.parameters())

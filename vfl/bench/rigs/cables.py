@@ -1,4 +1,4 @@
-"""Cables on loopback, where no namespaces can be made: every connection goes through one that can be cut or slowed."""
+"""Cables on loopback, for machines without network namespaces: forwarders that can be cut or slowed."""
 
 import contextlib
 import select
@@ -13,7 +13,7 @@ SLOW_BYTES_PER_SECOND = 32_000
 
 
 class Cable:
-    """Passes connections on to another port of this machine; while it is cut, nothing, and neither end is told."""
+    """Forwards connections to another port of this machine; while it is cut, bytes wait, and neither end notices."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -82,7 +82,7 @@ class Cables:
         return []
 
     def listen(self, party: str, generation: int) -> str:
-        """Return where a party's so manieth process listens; a label holder's cable leads there from now on."""
+        """Return where a party's process listens; a restarted label holder's cable leads to a new port."""
         if party == self._label_holder and generation:
             self._to_label_holder.target = _free_port()
         return f"127.0.0.1:{self._to_label_holder.target if party == self._label_holder else self._coordinator_port}"
@@ -102,7 +102,7 @@ class Cables:
             cable.bytes_per_second = SLOW_BYTES_PER_SECOND
 
     def mend(self, party: str) -> None:
-        """Make what leads to a party what it was."""
+        """Undo `cut` and `slow`."""
         for cable in self._of(party):
             cable.bytes_per_second = None
             cable.whole.set()
@@ -120,6 +120,6 @@ class Cables:
 
 
 def _free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a port that no process listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])

@@ -25,19 +25,19 @@ LAST_WORDS = 3
 
 
 class Network(Protocol):
-    """How the parties reach each other, and what can happen on the way; parties are called as their certificates."""
+    """How the parties reach each other, and faults on the way; parties have the names of their certificates."""
 
     def command(self, party: str) -> list[str]:
         """Return what a party's command line begins with."""
 
     def listen(self, party: str, generation: int) -> str:
-        """Return where a party's so manieth process listens."""
+        """Return where a party's process listens; `generation` counts its restarts."""
 
     def address(self, party: str, caller: str, generation: int) -> str:
-        """Return where a caller reaches a party's so manieth process."""
+        """Return where a caller reaches a party's process; `generation` counts its restarts."""
 
     def cut(self, party: str) -> None:
-        """Let nothing through to a party and from it; nobody is told."""
+        """Let nothing through to a party and from it, without closing connections."""
 
     def slow(self, party: str) -> None:
         """Let little through to a party and from it."""
@@ -53,7 +53,7 @@ class Fleet:
     """The processes of one run. The run's config must ask for a transcript: it shows how far the rounds are."""
 
     def __init__(self, config: RunConfig, network: Network, certs: Path, folder: Path) -> None:
-        """Start everybody; all files go below `folder`, the results into `folder/out`."""
+        """Start all parties; all files go below `folder`, the results into `folder/out`."""
         self._network, self._certs, self._folder = network, certs, folder
         self.out = folder / "out"
         self._file = folder / "run.yaml"
@@ -97,7 +97,7 @@ class Fleet:
         return self._done
 
     def wait_for_round(self, number: int) -> None:
-        """Wait until a round is done, or fail with the coordinator's last words."""
+        """Wait until a round is done, or fail with the parties' last log lines."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.rounds_done() < number:
             code = self._now[COORDINATOR.stem].poll()
@@ -107,7 +107,7 @@ class Fleet:
             time.sleep(LOOK_SECONDS)
 
     def finish(self) -> None:
-        """Wait until everybody has ended well, or fail with the last words of those who have not."""
+        """Wait until all parties have ended well, or fail with the last log lines of those that have not."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         failed = []
         for party, process in self._now.items():
@@ -127,7 +127,7 @@ class Fleet:
             process.wait()
 
     def _serve(self) -> list[str]:
-        listen = self._network.listen(COORDINATOR.stem, 0)  # the workers know no other
+        listen = self._network.listen(COORDINATOR.stem, 0)  # always the same: workers know no other
         line = ["serve", str(self._file), "--listen", listen, "--out", str(self.out)]
         return [*line, "--resume"] if self._generations[COORDINATOR.stem] else line
 

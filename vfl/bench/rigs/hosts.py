@@ -16,7 +16,7 @@ PORT = 7000
 """Where the first process on a host listens; each further one a port higher, as those before may still be there."""
 
 NAMES = Path("/etc/netns")
-"""What `ip netns exec` shows a namespace instead of the files in /etc."""
+"""Files below it replace those in /etc for a namespace (`ip netns exec`)."""
 
 
 def why_no_hosts() -> str | None:
@@ -55,15 +55,15 @@ class Hosts:
         return ["ip", "netns", "exec", self._space(host)]
 
     def listen(self, _host: str, generation: int = 0) -> str:
-        """Return where a host's so manieth process listens."""
+        """Return where a host's process listens; each restart has its own port."""
         return f"0.0.0.0:{PORT + generation}"
 
     def address(self, host: str, _caller: str, generation: int = 0) -> str:
-        """Return where a host's so manieth process is called."""
+        """Return where a host's process is called; each restart has its own port."""
         return f"{self.ipv4[host]}:{PORT + generation}"
 
     def cut(self, host: str) -> None:
-        """Pull a host's cable out: neither end is told."""
+        """Take a host's cable down: neither end notices at once."""
         _run("ip", "-n", self.switch, "link", "set", self._ports[host], "down")
 
     def slow(self, host: str) -> None:
@@ -71,7 +71,7 @@ class Hosts:
         self._limit(host, SLOW)
 
     def mend(self, host: str) -> None:
-        """Make a host's cable what it was."""
+        """Undo `cut` and `slow`."""
         _run("ip", "-n", self.switch, "link", "set", self._ports[host], "up")
         self._limit(host, USUAL)
 

@@ -174,7 +174,7 @@ def steps_one_two(samples: int, batch_size: int) -> HotPath:
 
 
 def _meetings(cells: list[Cell], factors: list[Factors]) -> None:
-    """Do the linear algebra that no way of solving gets around: where batches meet, and each batch taken apart."""
+    """Do the linear algebra that every way of solving needs: where batches meet, and each batch taken apart."""
     for cell in cells:
         first, second = (factors[t].left for t in cell.rounds[:2])
         overlap, several = first.T @ second, len(cell.samples)

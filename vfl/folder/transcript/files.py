@@ -100,12 +100,12 @@ def write_round(path: Path, observation: Observation, *, checked: bool = False, 
         flat = _flat(observation.gradients)
     else:  # each worker's; their average follows from them
         flat = {f"{m}.{name}": t for m, own in enumerate(observation.uploads) for name, t in _flat(own).items()}
-    write_tensors(path, {**flat, "indices": observation.indices}, about, checked, direct)
+    write_tensors(path, {**flat, "indices": observation.indices}, about, checked=checked, direct=direct)
 
 
 def write_parameters(path: Path, observation: Observation, *, checked: bool = False, direct: bool = False) -> None:
     """Write the parameters that were in force in a round; with a checksum if the file is to be kept."""
-    write_tensors(path, _flat(observation.parameters), {}, checked, direct)
+    write_tensors(path, _flat(observation.parameters), {}, checked=checked, direct=direct)
 
 
 def _uploads(tensors: Tensors, setting: Setting) -> tuple[ModelTensors, ...]:
