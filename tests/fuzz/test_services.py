@@ -32,7 +32,7 @@ from vfl.limits import LONGEST_REASON, NAME_CHARACTERS, SENTENCE_CHARACTERS
 from vfl.net.alignment import keyed_hashes, rows_of
 from vfl.net.tls import COORDINATOR
 from vfl.topology import Topology
-from worker.alignment import _Talk
+from worker.alignment import _CoordinatorCalls
 from worker.exchange import gradient_of
 
 WAITS = 0.02
@@ -92,7 +92,7 @@ def test_tables_that_are_brought_to_the_coordinator(aligns, passes, places):
 
 def talk(answers):
     """A worker's side of the calls for alignment, to a coordinator that answers this."""
-    one = object.__new__(_Talk)
+    one = object.__new__(_CoordinatorCalls)
     one._worker, one._patience = 0, WAITS
     one._stub = SimpleNamespace(**dict.fromkeys(("Align", "Pass"), lambda _parts, timeout: iter(answers)))
     one._stub.Place = lambda _request, timeout: answers

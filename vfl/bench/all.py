@@ -8,17 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
+from vfl.bench.rigs import save
 from vfl.bench.rigs.hot_paths import HotPath, hot_paths
 from vfl.device import keep_freed_memory
 from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.folder.versions import commit, versions
 from vfl.limits import JSON_BYTES
-from vfl.plan.machine import describe_machine
+from vfl.plan.machine import describe_machine, one_thread
 
 
 def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None = None) -> None:
@@ -32,16 +32,11 @@ def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None =
         show_comparison(old, new)
         return
     keep_freed_memory()  # as all parties do
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         results = [measure_path(path, 2 if short else path.turns) for path in hot_paths(short)]
-    finally:
-        torch.set_num_threads(threads)
     _print(results)
-    if out is not None:
-        about = {"commit": commit(), "versions": versions(), "machine": describe_machine(), "short": short}
-        out.write_text(json.dumps({**about, "paths": results}, indent=1) + "\n", encoding="utf-8")
+    about = {"commit": commit(), "versions": versions(), "machine": describe_machine(), "short": short}
+    save(out, {**about, "paths": results})
 
 
 def measure_path(path: HotPath, turns: int) -> dict[str, Any]:

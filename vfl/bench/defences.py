@@ -1,6 +1,5 @@
 """`cafe bench defences`: what each defence costs, as a share of the computing that a worker does in a round anyway."""
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -12,9 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.bench.federation import FederationCase, federate, noise
+from vfl.bench.rigs import save
 from vfl.device import keep_freed_memory
 from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix
+from vfl.plan.machine import one_thread
 from vfl.registry import PluginSection
 from worker.defences import Plan, Played, Shield, defences
 from worker.keys import FixedSecret
@@ -41,16 +42,11 @@ SECRET = FixedSecret(0, "the bench")
 def bench_defences(out: Path | None, short: bool) -> None:
     """Measure and print; round and defences take turns on one thread, so that other load hits all of them."""
     keep_freed_memory()  # as a worker does
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         results = _measure(2 if short else 15)
-    finally:
-        torch.set_num_threads(threads)
     results["federation"] = _federation(rounds=5 if short else 60, repeats=1 if short else 5)
     _print(results)
-    if out is not None:
-        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    save(out, results)
 
 
 def _measure(turns: int) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """`cafe bench faults`: a run in which every role is lost in every way, beside the same run undisturbed."""
 
-import json
 import random
 import signal
 import statistics
@@ -19,6 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from vfl.bench.rigs import save
 from vfl.bench.rigs.cables import Cables
 from vfl.bench.rigs.fleet import PATIENCE_SECONDS, Fleet, Network
 from vfl.bench.rigs.hosts import Hosts, why_no_hosts
@@ -117,8 +117,7 @@ def bench_faults(out: Path | None, short: bool) -> None:
             "difference": _difference(undisturbed, disturbed / "out"),
         }
     _print(result, why)
-    if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    save(out, result)
     check_alike(result)
 
 

@@ -1,6 +1,5 @@
 """`cafe bench federation`: the wire's price, as rounds per second beside the same computation in one process."""
 
-import json
 import os
 import statistics
 import subprocess
@@ -18,6 +17,7 @@ from rich.table import Table
 
 from server.parameters import Parameters
 from server.schedule import batches
+from vfl.bench.rigs import save
 from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
 from vfl.device import keep_freed_memory
@@ -64,9 +64,7 @@ def bench_federation(out: Path | None, short: bool) -> None:
     memory = _memory(data, rounds=max(20, int(500 * scale)))
     startup = _startup(data)
     _print(results, memory, startup)
-    if out is not None:
-        numbers = {"cases": results, "memory": memory, "startup_seconds": startup}
-        out.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+    save(out, {"cases": results, "memory": memory, "startup_seconds": startup})
 
 
 def _measure(case: FederationCase, data: Data) -> dict[str, Any]:

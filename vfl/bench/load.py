@@ -1,6 +1,5 @@
 """`cafe bench load`: many workers for many rounds on one machine, with a coordinator or an attack that lags behind."""
 
-import json
 import os
 import signal
 import tempfile
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attacker.interface import Attack, AttackPlugin, Observation, Progress, Recovery, Setting
+from vfl.bench.rigs import save
 from vfl.bench.rigs.meter import GrowthMeter
 from vfl.config import RunConfig, parse_config
 from vfl.datasets.slices import load_data
@@ -58,8 +58,7 @@ def bench_load(out: Path | None, short: bool) -> None:
         "held": _held_back(workers, few, console),
         "behind": _behind(3 * few, console),
     }
-    if out is not None:
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    save(out, result)
 
 
 def _steady(workers: int, rounds: int, console: Console) -> dict[str, Any]:

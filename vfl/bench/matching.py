@@ -6,7 +6,6 @@ the outputs, then each worker's own, then autograd through all that with torch's
 for one tensor at a time, the parameters' gradients as well as the slices'.
 """
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from torch.nn.functional import cross_entropy
 from attacker.matching.components import depths
 from attacker.matching.engine import Engine
 from attacker.matching.objectives import Targets, squared
+from vfl.bench.rigs import save
 from vfl.device import keep_freed_memory
 from vfl.local.one_process import observations
 from vfl.models import build_bottom, build_top, output_width
@@ -60,8 +60,7 @@ def bench_matching(out: Path | None, short: bool) -> None:
     cases = few if short else [MatchingCase(4, 40), MatchingCase(16, 40), MatchingCase(4, 1, singles=8)]
     results = [_measure(case, repeats) for case in cases]
     _print(results)
-    if out is not None:
-        out.write_text(json.dumps({"cases": results}, indent=1) + "\n", encoding="utf-8")
+    save(out, {"cases": results})
 
 
 @dataclass(frozen=True)

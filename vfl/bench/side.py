@@ -1,6 +1,5 @@
 """`cafe bench side`: what an attack beside the training costs the rounds, as seconds a round over those without one."""
 
-import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from attacker.exact import Exact
 from attacker.exact.attack import ExactAttack
 from attacker.interface import Attack, Progress, Recovery, Setting
 from vfl.bench.federation import NO_ATTACK, FederationCase, federate, noise
+from vfl.bench.rigs import save
 from vfl.datasets import Data
 from vfl.registry import PluginSection
 
@@ -66,8 +66,7 @@ def bench_side(out: Path | None, short: bool) -> None:
     data = noise()
     results = [_measure(rival, data, rounds, repeats) for rival in RIVALS]
     _print(results, rounds, repeats)
-    if out is not None:
-        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    save(out, results)
 
 
 def _measure(rival: Rival, data: Data, rounds: int, repeats: int) -> dict[str, Any]:

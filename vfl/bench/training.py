@@ -1,6 +1,5 @@
 """`cafe bench training`: a federation learns beside a plain PyTorch loop: loss curve and accuracy."""
 
-import json
 import os
 import tempfile
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from rich.table import Table
 from torch.nn.functional import cross_entropy
 
 from server.schedule import batches
+from vfl.bench.rigs import save
 from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
 from vfl.datasets.slices import load_data
@@ -44,8 +44,7 @@ def bench_training(out: Path | None, short: bool) -> None:
     rounds = SHORT_ROUNDS if short else ROUNDS
     results = [_compare(file, workers, rounds) for file in FILES for workers in (4, 16)]
     _print(results)
-    if out is not None:
-        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    save(out, results)
 
 
 def _compare(file: str, workers: int, rounds: int) -> dict[str, Any]:

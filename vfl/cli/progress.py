@@ -39,41 +39,28 @@ class RunProgress(Following):
         console = Console(stderr=True, highlight=False)
         self.live = not quiet and sys.stderr.isatty() and not console.is_dumb_terminal
         """Whether a live view is on the user's terminal."""
-        self._shown: Shown = Screen(console, workers) if self.live else _Nothing() if quiet else _Lines()
+        self._shown: Shown | None = Screen(console, workers) if self.live else None if quiet else _Lines()
 
     def say(self, text: str) -> None:
         """Say something that is not in the journal."""
-        self._shown.say(text)
+        if self._shown:
+            self._shown.say(text)
 
     def look(self) -> None:
         """Show what is new in the journal."""
-        for line in self._tail.read():
-            self._shown.take(line)
-        self._shown.draw()
+        if self._shown:
+            for line in self._tail.read():
+                self._shown.take(line)
+            self._shown.draw()
 
     def close(self) -> None:
         """Leave the terminal as it was."""
-        self._shown.close()
+        if self._shown:
+            self._shown.close()
         self._tail.close()
 
 
-class _Nothing:
-    """Shows nothing: for --quiet."""
-
-    def take(self, line: Line) -> None:
-        """Leave it."""
-
-    def draw(self) -> None:
-        """Leave it."""
-
-    def say(self, text: str) -> None:
-        """Leave it."""
-
-    def close(self) -> None:
-        """Leave it."""
-
-
-class _Lines(_Nothing):
+class _Lines:
     """Plain lines, for a pipe or a log."""
 
     def __init__(self) -> None:
@@ -88,9 +75,15 @@ class _Lines(_Nothing):
         elif line["kind"] == "step":
             self._step(line["name"], line["done"], line["total"])
 
+    def draw(self) -> None:
+        """Do nothing: lines are written as they come."""
+
     def say(self, text: str) -> None:
         """Write a sentence."""
         print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Do nothing: the terminal is as it was."""
 
     def _step(self, name: str, done: int, total: int, extra: str = "") -> None:
         due = done >= total or time.monotonic() - self._last >= LINE_EVERY_SECONDS

@@ -2,7 +2,6 @@
 
 import os
 import socket
-import ssl
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from vfl.doctor.findings import Sheet
 from vfl.errors import CafeError
 from vfl.limits import ANSWER_SECONDS, CALL_SECONDS, CONNECT_SECONDS, PROOF_SECONDS
-from vfl.net.handshake import PREFACE, RETRY_SECONDS
+from vfl.net.handshake import PREFACE, RETRY_SECONDS, tls_at
 from vfl.net.network import reach, sentence
 from vfl.net.tls import Identity, Role, is_loopback
 
@@ -134,7 +133,8 @@ def _look_at_wire(sheet: Sheet, address: str, places: Sequence[Place], tls: Iden
     if tls is not None and plain:
         sheet.fail("encryption", f"{address} answers plain text, what it sends can be read by all: start it with --tls")
     elif tls is not None:
-        sheet.ok("encryption", f"{address} refuses plain text{_cipher(address)}")
+        spoken = tls_at(address)
+        sheet.ok("encryption", f"{address} refuses plain text{f', and speaks {spoken}' if spoken else ''}")
     elif all(is_loopback(f"{numbers}:0") for numbers, _ in places):
         sheet.ok("encryption", f"plain text, and {address} is on this machine")
     else:
@@ -152,20 +152,3 @@ def _answers_plain_text(address: str) -> bool:
     except OSError:
         return False
     return len(answer) == 4 and answer[3] == _SETTINGS
-
-
-def _cipher(address: str) -> str:
-    """Return in words what encrypts a connection; an empty text if it ends before that is agreed."""
-    host, _, port = address.rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the check `handshake` finds out who it is
-    context.set_alpn_protocols(["h2"])
-    try:
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS) as plain,
-            context.wrap_socket(plain, server_hostname=host.strip("[]")) as connection,
-        ):
-            cipher = connection.cipher()
-            return f", and speaks {connection.version()} with {cipher[0]}" if cipher else ""
-    except OSError:
-        return ""

@@ -27,7 +27,7 @@ CLOCKS_DIFFER = datetime.timedelta(hours=1)
 
 _HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*", re.IGNORECASE)
 
-_USAGES = (
+_USAGES = [
     "digital_signature",
     "content_commitment",
     "key_encipherment",
@@ -37,7 +37,7 @@ _USAGES = (
     "crl_sign",
     "encipher_only",
     "decipher_only",
-)
+]
 
 
 @dataclass(frozen=True)

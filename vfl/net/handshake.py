@@ -46,15 +46,16 @@ def meet(
             time.sleep(RETRY_SECONDS)
 
 
-def speaks_tls(address: str) -> bool:
-    """Return whether a party that does not answer plain text would answer TLS."""
+def tls_at(address: str) -> str | None:
+    """Return the version and cipher of TLS that a party at an address speaks, whoever it is; None if it does not."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with _connect(address, context):
-            return True
+        with _connect(address, context) as connection:
+            cipher = connection.cipher()
+            return f"{connection.version()} with {cipher[0] if cipher else 'no cipher'}"
     except OSError:
-        return False
+        return None
 
 
 def _look(address: str, role: Role, own: Identity, context: ssl.SSLContext) -> str:

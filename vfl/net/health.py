@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from vfl.errors import CafeError
 from vfl.limits import ANSWER_SECONDS
-from vfl.net.handshake import speaks_tls
+from vfl.net.handshake import tls_at
 from vfl.net.tls import Identity
 
 
@@ -42,7 +42,7 @@ def _channel(address: str, tls: Identity | None) -> grpc.Channel:
 
 
 def _reason(error: grpc.RpcError, address: str, tls: Identity | None) -> str:
-    if tls is None and speaks_tls(address):
+    if tls is None and tls_at(address):
         return "it speaks TLS, give --tls DIR"
     if error.code() == grpc.StatusCode.UNIMPLEMENTED:
         return "something else than a party of a federation answers there"

@@ -10,7 +10,7 @@ import grpc
 from vfl import limits
 from vfl.config import SILENCE_SECONDS
 from vfl.errors import UserError
-from vfl.net.handshake import RETRY_SECONDS, meet, speaks_tls
+from vfl.net.handshake import RETRY_SECONDS, meet, tls_at
 from vfl.net.tls import Identity, Role
 
 PROTOCOL_VERSION = 3
@@ -75,7 +75,7 @@ def reach(
         channel = grpc.secure_channel(address, meet(address, role, tls, timeout, stopped=stopped), options=options)
     try:
         while not _ready(channel, min(limits.LOOK_SECONDS, max(0.0, deadline - time.monotonic())), stopped):
-            if not stopped() and tls is None and speaks_tls(address):
+            if not stopped() and tls is None and tls_at(address):
                 raise UserError(f"{role} at {address} speaks TLS: give --tls DIR here too")
             if time.monotonic() >= deadline or stopped():
                 raise TimeoutError

@@ -4,7 +4,8 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -52,16 +53,23 @@ def describe_machine() -> dict[str, str | int]:
 
 def measure_floors() -> Floors:
     """Measure the three floors on one thread, in its own CPU time: other load on the machine does not count."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        a, b = torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE)
-        source, target = torch.ones(COPIED, dtype=torch.uint8), torch.empty(COPIED, dtype=torch.uint8)
+    a, b = torch.rand(SIDE, SIDE), torch.rand(SIDE, SIDE)
+    source, target = torch.ones(COPIED, dtype=torch.uint8), torch.empty(COPIED, dtype=torch.uint8)
+    with one_thread():
         return Floors(
             gflop=_best(lambda: a @ b) / (2 * SIDE**3 / 1e9),
             gigabyte=_best(lambda: target.copy_(source)) / (COPIED / 1e9),
             call=_best(_loop),
         )
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread in this block."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(threads)
 

@@ -70,16 +70,16 @@ def aligned(
     key = None if key_file is None else read_key(key_file, "--align-key")
     tables, holding = _read(config, path, options.worker)
     assert holding.ids is not None
-    with _Talk(config, options) as talk:
+    with _CoordinatorCalls(config, options) as calls:
         if key is None:
-            common, hashes = intersect(holding.ids, talk.swap)
+            common, hashes = intersect(holding.ids, calls.swap)
         else:
             hashes = keyed_hashes(holding.ids, key)
-            common = talk.compare(hashes)
+            common = calls.compare(hashes)
         data = tables.encode([holding.take(rows_of(common, hashes))])
         if holding.label is not None:
             check_classes(data)
-        box = talk.place(data.sample_shape[0])
+        box = calls.place(data.sample_shape[0])
     joined = f"joined by id: {len(common)} rows are at all workers; {file_in_words(asdict(holding.brought))}"
     print(f"worker {options.worker}: {joined}", file=sys.stderr, flush=True)
     holds_labels = holding.label is not None
@@ -120,7 +120,7 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
     return tables, holding
 
 
-class _Talk:
+class _CoordinatorCalls:
     """Two calls to the coordinator, each answered when all workers have made theirs."""
 
     def __init__(self, config: RunConfig, options: WorkerOptions) -> None:
@@ -134,7 +134,7 @@ class _Talk:
             ) from None
         self._stub = Stub(self._channel, ALIGNMENT_SERVICE)
 
-    def __enter__(self) -> "_Talk":
+    def __enter__(self) -> "_CoordinatorCalls":
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
@@ -151,27 +151,19 @@ class _Talk:
         """Send our hashes; return those that all workers have."""
         answers = self._stub.Align(self._parts(hashes), timeout=self._patience)
         count = _header(answers).header.ids
-        received = bytearray()
-        for part in answers:
-            received += part.hashes
-            if len(received) > len(hashes) * HASH_BYTES:
-                break
+        received = _joined((part.hashes for part in answers), len(hashes) * HASH_BYTES)
         if not count or len(received) != count * HASH_BYTES:
             raise RunFailedError(f"the coordinator says that {count} of {len(hashes)} ids are known to all workers")
-        return from_bytes(bytes(received))
+        return from_bytes(received)
 
     def swap(self, step: int, data: bytes) -> bytes:
         """Post a step of a private intersection; return what the other worker posts."""
         answers = self._stub.Pass(pass_parts(self._worker, step, data), timeout=self._patience)
         expected = _header(answers).header.bytes
-        received = bytearray()
-        for part in answers:
-            received += part.data
-            if len(received) > min(expected, PRIVATE_BYTES):
-                break
+        received = _joined((part.data for part in answers), min(expected, PRIVATE_BYTES))
         if len(received) != expected:
             raise RunFailedError(f"the other worker's message has {len(received)} bytes, {expected} were announced")
-        return bytes(received)
+        return received
 
     def place(self, features: int) -> Box:
         """Say how many features we have; return which of the whole sample's they are."""
@@ -186,6 +178,16 @@ class _Talk:
         yield AlignPart(header=header)
         for piece in pieces(hashes):
             yield AlignPart(hashes=piece)
+
+
+def _joined(pieces: Iterator[bytes], most: int) -> bytes:
+    """Return the pieces of an answer as one; reading ends once they are more than `most` bytes."""
+    received = bytearray()
+    for piece in pieces:
+        received += piece
+        if len(received) > most:
+            break
+    return bytes(received)
 
 
 def _header(answers: Iterator[Any]) -> Any:
