@@ -95,17 +95,7 @@ def _one_process_rate(case: FederationCase, data: Data) -> float:
     keep_freed_memory()  # as the federation's processes do
     torch.set_num_threads(os.cpu_count() or 1)
     config = _config(case)
-    setting = Setting(
-        config.model,
-        tuple(partition(SHAPE, case.workers)),
-        CLASSES,
-        SAMPLES,
-        BATCH_SIZE,
-        "epochs",
-        case.rounds,
-        not case.lr,
-        0,
-    )
+    setting = Setting.of(config, partition(SHAPE, case.workers), CLASSES, SAMPLES)
     parameters = Parameters(setting, config.training)
     compute = OneProcess(setting, data.x, data.y)
     ends = []

@@ -3,7 +3,6 @@
 import sys
 import time
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 
@@ -12,22 +11,6 @@ from vfl.folder.following import Following
 from vfl.folder.journal import Line, Tail
 
 LINE_EVERY_SECONDS = 5.0
-
-
-class Shown(Protocol):
-    """A way to show a run."""
-
-    def take(self, line: Line) -> None:
-        """Take in a line of the journal."""
-
-    def draw(self) -> None:
-        """Show what has been taken in."""
-
-    def say(self, text: str) -> None:
-        """Show a sentence."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
 
 
 class RunProgress(Following):
@@ -39,7 +22,7 @@ class RunProgress(Following):
         console = Console(stderr=True, highlight=False)
         self.live = not quiet and sys.stderr.isatty() and not console.is_dumb_terminal
         """Whether a live view is on the user's terminal."""
-        self._shown: Shown | None = Screen(console, workers) if self.live else None if quiet else _Lines()
+        self._shown: Screen | _Lines | None = Screen(console, workers) if self.live else None if quiet else _Lines()
 
     def say(self, text: str) -> None:
         """Say something that is not in the journal."""

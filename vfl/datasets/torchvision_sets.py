@@ -43,6 +43,8 @@ class TorchvisionSet(DataSet):
     path: Path | None = None
     download: bool = False
 
+    vision_name: ClassVar[str]
+    """Of torchvision's class."""
     archive_name: ClassVar[str]
     folder_name: ClassVar[str]
     """Where torchvision puts its files."""
@@ -53,7 +55,10 @@ class TorchvisionSet(DataSet):
     def load(self) -> Data:
         """Read torchvision's files, or the archive."""
         archive = self._archive()
-        return self._as_known(archive.path, archive.load()) if archive else self._load()
+        if archive:
+            return self._as_known(archive.path, archive.load())
+        train, test = self._parts(self.vision_name)
+        return self._data("image", _samples(train), _samples(test), classes=CLASSES)
 
     def facts(self) -> Facts:
         """Return what the archive has; without one, or where it has too few samples, the published numbers.
@@ -71,9 +76,6 @@ class TorchvisionSet(DataSet):
     def places(cls) -> tuple[str, ...]:
         """Return torchvision's folder and the archive."""
         return cls.folder_name, cls.archive_name
-
-    def _load(self) -> Data:
-        raise NotImplementedError
 
     def _as_known(self, path: Path, found: D) -> D:
         """Refuse an archive of another data set; the classes are ten, even if some do not occur in it."""
@@ -135,30 +137,20 @@ class TorchvisionSet(DataSet):
 class Mnist(TorchvisionSet):
     """28x28 handwritten digits (LeCun et al. 1998), from torchvision's files or mnist.npz below CAFE_DATA."""
 
-    archive_name, folder_name = "mnist.npz", "MNIST"
+    vision_name, archive_name, folder_name = "MNIST", "mnist.npz", "MNIST"
     counts, shape = (60_000, 10_000), (1, 28, 28)
-
-    def _load(self) -> Data:
-        train, test = self._parts("MNIST")
-        return self._data("image", _mnist(train), _mnist(test), classes=CLASSES)
 
 
 @datasets.register("cifar10")
 class Cifar10(TorchvisionSet):
     """32x32 colour images of ten classes (Krizhevsky 2009), from torchvision's files or cifar10.npz below CAFE_DATA."""
 
-    archive_name, folder_name = "cifar10.npz", "cifar-10-batches-py"
+    vision_name, archive_name, folder_name = "CIFAR10", "cifar10.npz", "cifar-10-batches-py"
     counts, shape = (50_000, 10_000), (3, 32, 32)
 
-    def _load(self) -> Data:
-        train, test = self._parts("CIFAR10")
-        return self._data("image", _cifar(train), _cifar(test), classes=CLASSES)
 
-
-def _mnist(part: Any) -> tuple[Tensor, Tensor]:
-    return part.data.unsqueeze(1).float() / 255, part.targets.to(torch.int64)
-
-
-def _cifar(part: Any) -> tuple[Tensor, Tensor]:
-    pixels = torch.tensor(part.data, dtype=torch.float32).permute(0, 3, 1, 2) / 255
-    return pixels, torch.tensor(part.targets, dtype=torch.int64)
+def _samples(part: Any) -> tuple[Tensor, Tensor]:
+    """Return torchvision's images, grey (N, H, W) or with channels last, and their labels."""
+    pixels = torch.as_tensor(part.data).float() / 255
+    images = pixels.unsqueeze(1) if pixels.dim() == 3 else pixels.permute(0, 3, 1, 2)
+    return images, torch.as_tensor(part.targets, dtype=torch.int64)

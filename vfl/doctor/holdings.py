@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-import torch
 from rich.filesize import decimal
 
 from server.membership import Member
@@ -62,10 +61,6 @@ def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | No
         if topology.is_horizontal:
             return f"has {has}, and in a horizontal federation each worker has some: cut it anew with `cafe slice`"
         return f"has {has}, and the label holder is worker {topology.label_holder}: cut it anew with `cafe slice`"
-    if data.y is not None and len(data.y) != samples:
-        return f"has {samples} samples and {len(data.y)} labels: cut it anew with `cafe slice`"
-    if not bool(torch.isfinite(data.x).all()):
-        return "has values that are not finite: clean the data first"
     if config.training.evaluate_every and data.x_test is None and not topology.is_horizontal:
         return "has no test samples, and training.evaluate_every wants some (data.test_samples)"
     return None

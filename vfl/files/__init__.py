@@ -11,13 +11,13 @@ from pathlib import Path
 PRIVATE, PRIVATE_FOLDER = 0o600, 0o700
 """Modes of what holds people's data, or would give them away."""
 SHARED = 0o666
-"""The mode of files that are made to be shown, of which the umask is taken."""
+"""The mode of files that others may read, before the umask."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], object], durably: bool = True, mode: int = SHARED) -> None:
-    """Let `write` fill a file beside `path`, see it on the disk unless that can wait, then put it in its place.
+    """Let `write` fill a new file, then put it in the place of `path`; `durably` waits until it is on the disk.
 
-    The folder may be anybody's: what has the file's name in it already, and be it a link, is never written to.
+    The folder may be shared with other users: an existing file or link of that name is replaced, never written to.
     """
     partial = path.with_name(path.name + ".partial")
     try:
@@ -32,11 +32,11 @@ def write_atomically(path: Path, write: Callable[[Path], object], durably: bool 
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from None  # what `write` did may not say where
+        raise OSError(error.errno, error.strerror, str(path)) from None  # the error of `write` may not name the file
 
 
 def write_text(path: Path, text: str, newline: str | None = None) -> None:
-    """Put a text in the place of whatever has the name."""
+    """Write a text, in the place of anything that has the name."""
     write_atomically(path, lambda target: target.write_text(text, encoding="utf-8", newline=newline))
 
 

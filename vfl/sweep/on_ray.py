@@ -109,10 +109,6 @@ def _receive(ray: Any, reference: Any, folder: Path) -> Row:
     folder.mkdir(parents=True, exist_ok=True)
     clear_run(folder)
     for name, content in files.items():
-        write_atomically(folder / name, partial(_put, content))
+        write_atomically(folder / name, partial(Path.write_bytes, data=content))
     assert isinstance(row, Row)
     return row
-
-
-def _put(content: bytes, path: Path) -> None:
-    path.write_bytes(content)

@@ -8,8 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
 
+from vfl.bench.rigs.cables import Cables
+from vfl.bench.rigs.hosts import Hosts
 from vfl.config import RunConfig
 from vfl.datasets.slices import load_data, write_slices
 from vfl.errors import RunFailedError
@@ -24,29 +25,8 @@ LOOK_SECONDS = 0.005
 LAST_WORDS = 3
 
 
-class Network(Protocol):
-    """How the parties reach each other, and faults on the way; parties have the names of their certificates."""
-
-    def command(self, party: str) -> list[str]:
-        """Return what a party's command line begins with."""
-
-    def listen(self, party: str, generation: int) -> str:
-        """Return where a party's process listens; `generation` counts its restarts."""
-
-    def address(self, party: str, caller: str, generation: int) -> str:
-        """Return where a caller reaches a party's process; `generation` counts its restarts."""
-
-    def cut(self, party: str) -> None:
-        """Let nothing through to a party and from it, without closing connections."""
-
-    def slow(self, party: str) -> None:
-        """Let little through to a party and from it."""
-
-    def mend(self, party: str) -> None:
-        """Undo both."""
-
-    def close(self) -> None:
-        """Leave nothing behind."""
+Network = Cables | Hosts
+"""How the parties, called as their certificates are, reach each other, and the faults on the way."""
 
 
 class Fleet:
