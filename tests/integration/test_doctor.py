@@ -436,7 +436,7 @@ def test_a_terminal_gets_a_table(file):
 
 
 def test_control_characters_of_other_machines_do_not_reach_the_terminal(capsys):
-    findings.show([Sheet("worker 1", [findings.Finding("x\x1b[2J", Level.FAILED, "a\x1b[31m\nb")])])
+    findings.show_findings([Sheet("worker 1", [findings.Finding("x\x1b[2J", Level.FAILED, "a\x1b[31m\nb")])])
     assert "\x1b" not in capsys.readouterr().out
 
 

@@ -59,7 +59,11 @@ class WorkerData:
             "most": self.most,
         }
         note = {"slice": json.dumps(about)}
-        write_atomically(path, lambda new: save_file(tensors, make_private(new), metadata=note), False, PRIVATE)
+
+        def write(new: Path) -> None:
+            save_file(tensors, make_private(new), metadata=note)
+
+        write_atomically(path, write, durably=False, mode=PRIVATE)
 
     @staticmethod
     def load(path: Path) -> "WorkerData":

@@ -14,7 +14,7 @@ SHARED = 0o666
 """The mode of files that others may read, before the umask."""
 
 
-def write_atomically(path: Path, write: Callable[[Path], object], durably: bool = True, mode: int = SHARED) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object], *, durably: bool = True, mode: int = SHARED) -> None:
     """Let `write` fill a new file, then put it in the place of `path`; `durably` waits until it is on the disk.
 
     The folder may be shared with other users: an existing file or link of that name is replaced, never written to.

@@ -66,7 +66,8 @@ def needs_of(config: RunConfig, setting: Setting) -> Needs:
         return Needs(section.name, rounds, isinstance(plugin, SOLVING), refusal)
     played = setting if refusal is None else replace(setting, rounds=rounds)
     single = plugin.epochs == 1
-    return Needs(section.name, rounds, True, refusal, choose(played, plugin.method, single), single)
+    choice = choose(played, plugin.method, single)
+    return Needs(section.name, rounds, refusal=refusal, choice=choice, single=single)
 
 
 def _refusal(config: RunConfig, setting: Setting) -> str | None:

@@ -93,7 +93,7 @@ class _Count:
     def train(self, number: int, batch: Tensor) -> None:
         """Add a round."""
         self._order(number, Purpose.PURPOSE_TRAIN, batch)
-        self.peer += self._swap(_alike(number), len(batch), True)
+        self.peer += self._swap(_alike(number), len(batch), answered=True)
         self.up += self._header(_alike(number), _alike(self.peer))
         self._version += self._training.learning_rate(number, self._rounds, self._epoch) != 0.0
 
@@ -102,7 +102,7 @@ class _Count:
         self._evaluated += 1
         number = self._rounds + self._evaluated
         self._order(number, Purpose.PURPOSE_EVALUATE, rows)
-        self.peer += self._swap(_alike(number), len(rows), False)
+        self.peer += self._swap(_alike(number), len(rows), answered=False)
         report = Evaluation(
             session=SESSION, run_id=RUN_ID, round=number, correct=len(rows) // 2, total=len(rows), loss_sum=1.0,
             peer_bytes=self.peer,
@@ -135,7 +135,7 @@ class _Count:
             for bundle, size in zip(self._bundles, self._sizes, strict=True)
         )
 
-    def _swap_size(self, number: int, rows: int, answered: bool) -> int:
+    def _swap_size(self, number: int, rows: int, *, answered: bool) -> int:
         """Return the size of what goes between the label holder and its peers for a batch of so many rows."""
         total = 0
         for worker, width in zip(self._peers, self._widths, strict=True):

@@ -111,7 +111,7 @@ def aggregation() -> list[HotPath]:
 
 def _aggregation(optimizer: str) -> HotPath:
     boxes = tuple(partition(SHAPE, WORKERS))
-    setting = Setting(MODEL, boxes, 10, 400, BATCH_SIZE, "epochs", 1000, False, 0)
+    setting = Setting(MODEL, boxes, 10, 400, BATCH_SIZE, "epochs", 1000, frozen=False, seed=0)
     training = TrainingConfig.model_validate({"optimizer": optimizer, "lr": 1e-3})
     parameters = Parameters(setting, training)
     uploads = {
