@@ -1,7 +1,7 @@
 """What an attack works on: the batches of one epoch, or (`disaggregate`) each sample's own gradient, by least squares.
 
 With frozen parameters the gradient of a batch is the mean of its samples' own, the same ones in every round. So the
-pseudo-inverse of the matrix of batches (attacker/least_squares.py) takes the gradients of all layers apart, and an
+pseudo-inverse of the matrix of batches (vfl/maths/least_squares.py) takes the gradients of all layers apart, and an
 attack that fails on batches faces single samples instead. It takes about as many epochs as a batch has samples.
 
 Memory stays bounded: rounds go to a temporary file as float32, a row each, and so do the samples' gradients that are
@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from attacker.interface import Progress, silent
-from attacker.least_squares import pseudo_inverse, undetermined
+from attacker.least_squares import undetermined
 from attacker.steady import unsteady
 from vfl.errors import UserError
+from vfl.maths.least_squares import pseudo_inverse
 from vfl.observation import ModelTensors, Observation, Setting, Tensors
 
 Shapes = Sequence[Sequence[tuple[str, torch.Size]]]

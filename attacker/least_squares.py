@@ -6,7 +6,6 @@ solution as soon as it has full column rank; its pseudo-inverse takes the gradie
 """
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
 from attacker.steady import refuse_unsteady
 from vfl.errors import UserError
+from vfl.maths.least_squares import first_factor, pseudo_inverse
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
 from vfl.models.stem import dense_functions
@@ -23,8 +23,6 @@ from vfl.seeds import generator
 
 SKETCH = 32
 """Directions of a weight gradient that are kept: a sample's is h v^T, of rank one, so a few random ones tell h."""
-SURE = 1e-8
-"""An error of the inverse below this is nothing beside the rounding of float32 gradients."""
 
 
 @attacks.register("least_squares")
@@ -80,38 +78,12 @@ class _LeastSquares:
         return Recovery(slices=slices, representations=tuple(found), layers=tuple(layer.name for layer in self._layers))
 
 
-def pseudo_inverse(batches: Sequence[Tensor], samples: int) -> tuple[Tensor, int]:
-    """Return the pseudo-inverse (samples, rounds) of the matrix that takes samples' gradients to rounds' means."""
-    matrix = torch.zeros(len(batches), samples, dtype=torch.float64)
-    for row, batch in zip(matrix, batches, strict=True):
-        row[batch] = 1 / len(batch)  # a mean over the batch: a short one weighs its samples more
-    quick = _by_normal_equations(matrix)
-    if quick is not None:
-        return quick, samples
-    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
-    keep = s > s[:1] * 1e-9
-    return (vh[keep].T / s[keep]) @ u[:, keep].T, int(keep.sum())
-
-
-def _by_normal_equations(matrix: Tensor) -> Tensor | None:
-    """Return the inverse where the rounds determine every sample beyond doubt, many times faster than the SVD."""
-    factor, failed = torch.linalg.cholesky_ex(matrix.T @ matrix)
-    if int(failed):
-        return None
-    inverse: Tensor = torch.cholesky_solve(matrix.T, factor)
-    probe = torch.randn(matrix.shape[1], 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return inverse if float((inverse @ (matrix @ probe) - probe).abs().max()) < SURE else None
-
-
 def representations(inverse: Tensor, v: Tensor, sketch: Tensor, weight: Tensor) -> Tensor:
     """Return h_n from the rounds' sketched weight gradients; it means nothing where v_n is zero.
 
     Sketched, a sample's gradient is (R v_n) h_n^T; dividing by R v_n in the least-squares sense leaves h_n.
     """
-    own = torch.einsum("nt,tqd->nqd", inverse, weight)
-    rv = v @ sketch.T
-    h: Tensor = torch.einsum("nqd,nq->nd", own, rv) / rv.square().sum(1, keepdim=True)
-    return h
+    return first_factor(torch.einsum("nt,tqd->nqd", inverse, weight), v @ sketch.T)
 
 
 def leaks(inverse: Tensor, bias: Tensor, v: Tensor) -> Tensor:

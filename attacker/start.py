@@ -12,7 +12,7 @@ from attacker.horizontal import Horizontal
 from attacker.interface import Attack, AttackPlugin, Observation, Progress, attacks, share
 from vfl.cluster import leave
 from vfl.errors import RunFailedError
-from vfl.maths.kinds import told
+from vfl.maths.kinds import described
 from vfl.models.whole import first_model
 from vfl.observation import Setting
 from vfl.recovery import Recovery
@@ -88,7 +88,7 @@ class _MisfitError(Exception):
 
 def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Recovery:
     if not isinstance(recovery, Recovery):
-        raise _MisfitError(f"it must return a Recovery, not {told(recovery)}")
+        raise _MisfitError(f"it must return a Recovery, not {described(recovery)}")
     samples, workers = setting.samples, len(setting.boxes)
     slices = _each("slices", recovery.slices, [(samples, *box.shape) for box in setting.boxes])
     representations = _each("representations", recovery.representations, [(samples, None)] * workers)
@@ -122,7 +122,9 @@ def _check_layers(layers: Sequence[str], representations: Sequence[Tensor] | Non
         if isinstance(layer, nn.Linear) and representations[worker].shape[1] != layer.in_features:
             shape = (setting.samples, layer.in_features)
             wanted = f"the shape {shape}, as wide as the input of {layers[worker]}"
-            raise _MisfitError(f"representations[{worker}] must have {wanted}, not {told(representations[worker])}")
+            raise _MisfitError(
+                f"representations[{worker}] must have {wanted}, not {described(representations[worker])}"
+            )
 
 
 def _each(what: str, parts: Any, shapes: Sequence[tuple[int | None, ...]]) -> tuple[Tensor, ...] | None:
@@ -142,7 +144,7 @@ def _floating(what: str, tensor: Any, shape: tuple[int | None, ...]) -> Tensor:
     dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided and tensor.is_floating_point()
     if not dense or not _has_shape(tensor, shape):
         wanted = str(tuple("any" if length is None else length for length in shape)).replace("'", "")
-        raise _MisfitError(f"{what} must be a dense floating-point tensor of shape {wanted}, not {told(tensor)}")
+        raise _MisfitError(f"{what} must be a dense floating-point tensor of shape {wanted}, not {described(tensor)}")
     plain: Tensor = tensor.detach().cpu()
     return plain if plain.dtype in _KEPT else plain.float()
 
@@ -155,7 +157,7 @@ def _labels(labels: Any, samples: int, classes: int) -> Tensor:
     whole = isinstance(labels, Tensor) and labels.layout == torch.strided and labels.dtype in _WHOLE
     if not whole or labels.shape != (samples,):
         wanted = f"a tensor of whole numbers of shape ({samples},)"
-        raise _MisfitError(f"labels must be {wanted}, -1 where unknown, not {told(labels)}")
+        raise _MisfitError(f"labels must be {wanted}, -1 where unknown, not {described(labels)}")
     plain: Tensor = labels.cpu().long()
     wrong = plain[(plain < -1) | (plain >= classes)]
     if len(wrong):
@@ -182,14 +184,14 @@ def _integers(what: str, numbers: Any) -> tuple[int, ...]:
     try:
         return tuple(index(number) for number in numbers)
     except TypeError:
-        raise _MisfitError(f"{what} must be a tuple of integers, not {told(numbers)}") from None
+        raise _MisfitError(f"{what} must be a tuple of integers, not {described(numbers)}") from None
 
 
 def _shares(shares: Any, workers: int) -> tuple[float, ...]:
     try:
         numbers = tuple(float(share) for share in _several("altered", shares))
     except (TypeError, ValueError):
-        raise _MisfitError(f"altered must be a tuple of numbers, not {told(shares)}") from None
+        raise _MisfitError(f"altered must be a tuple of numbers, not {described(shares)}") from None
     if len(numbers) != workers:
         raise _MisfitError(f"altered must have a number for each of the {workers} workers, not {len(numbers)}")
     return numbers
@@ -198,7 +200,7 @@ def _shares(shares: Any, workers: int) -> tuple[float, ...]:
 def _words(what: str, words: Any, count: int | None = None) -> tuple[str, ...]:
     other = next((word for word in _several(what, words) if not isinstance(word, str)), None)
     if other is not None:
-        raise _MisfitError(f"{what} must be a tuple of strings, and one of them is {told(other)}")
+        raise _MisfitError(f"{what} must be a tuple of strings, and one of them is {described(other)}")
     if count not in (None, len(words)):
         raise _MisfitError(f"{what} must have a string for each of the {count} workers, not {len(words)}")
     return tuple(words)
@@ -206,5 +208,5 @@ def _words(what: str, words: Any, count: int | None = None) -> tuple[str, ...]:
 
 def _several(what: str, things: Any) -> Sequence[Any]:
     if not isinstance(things, tuple | list):
-        raise _MisfitError(f"{what} must be a tuple, not {told(things)}")
+        raise _MisfitError(f"{what} must be a tuple, not {described(things)}")
     return things

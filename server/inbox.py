@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import grpc
 import torch
-from torch import Tensor
 
 from protos.codec import CodecError, describe, raw_bytes
 from protos.coordinator_pb2 import Evaluation, UploadHeader
 from server.membership import Member
 from server.refusal import RefusedError, invalid, unfit
+from vfl.maths.finite import all_finite
 from vfl.observation import Tensors
 from vfl.topology import Topology
 
@@ -157,12 +157,6 @@ class Counts:
         self._counted[worker] = evaluation
         if len(self._counted) == len(self._totals):
             self.done.set_result(None)
-
-
-def all_finite(tensor: Tensor) -> bool:
-    """Tell whether there is neither NaN nor infinity; one pass in the usual case."""
-    # A sum over finite values can overflow, so only a finite sum settles it.
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
 def _difference(announced: Mapping[str, tuple[torch.dtype, tuple[int, ...]]], expected: Tensors) -> str | None:

@@ -7,6 +7,8 @@ enough: subspaces that meet in R^d1 meet in a few hundred of its coordinates too
 import torch
 from torch import Tensor
 
+from vfl.maths.least_squares import Gram, first_factor
+from vfl.maths.subspaces import beyond
 from vfl.seeds import generator
 from worker.defences import Plan
 
@@ -36,27 +38,24 @@ class Watch:
         self._bases: list[Tensor] = []
         self._rounds: list[list[int]] = [[] for _ in range(samples)]
         # Normal equations of least squares: S^T S, and S^T times what each round showed of the first layer.
-        self._normal = torch.zeros(samples, samples, dtype=torch.float64)
+        self._gram = Gram(samples)
         self._right = torch.zeros(samples, outputs + len(self._sketch) * count, dtype=torch.float64)
         self._outputs = outputs
-        self._seen = 0
         self._leaked = torch.zeros(samples, dtype=torch.bool)
 
     def add(self, rows: Tensor, truth: Tensor, weight: Tensor, bias: Tensor) -> None:
         """Take in what would be uploaded for these rows, whose true h is known."""
         if not len(rows):
             return
-        self._seen += 1
         self._truth[rows] = truth[:, self._coordinates.to(truth.device)].double().cpu()
         shown = weight[:, self._coordinates.to(weight.device)].double().cpu()
         if any(len(self._rounds[row]) < BASES for row in rows.tolist()):
             self._meet(rows, shown)
-        share = 1 / len(rows)
         observed = torch.cat([bias.double().cpu(), (self._sketch @ shown).flatten()])
-        self._normal[rows[:, None], rows] += share * share
-        self._right[rows] += share * observed
+        self._gram.add(rows)
+        self._right[rows] += 1 / len(rows) * observed
         # A solution costs N^3: now and then is enough, as more rounds only sharpen it.
-        if self._seen >= self._plan.samples and self._seen % max(1, self._plan.samples // 4) == 0:
+        if self._gram.rounds >= self._plan.samples and self._gram.rounds % max(1, self._plan.samples // 4) == 0:
             self._solve()
 
     def leaked(self) -> float:
@@ -66,9 +65,7 @@ class Watch:
     def _meet(self, rows: Tensor, shown: Tensor) -> None:
         """Intersect the subspaces of each sample's batches, as `exact` does; a first batch that is small is enough."""
         _, values, basis = torch.linalg.svd(shown, full_matrices=False)
-        rank = int(
-            (values[: len(rows)] > NOISE * values[0]).sum()
-        )  # beyond it rounding alone says which way they point
+        rank = int((values[: len(rows)] > NOISE * values[0]).sum())  # beyond it vectors point where rounding says
         self._bases.append(basis[:rank].T)
         for row in rows.tolist():
             if len(self._rounds[row]) < BASES:
@@ -88,18 +85,15 @@ class Watch:
                 continue
             directions = vectors[:, :common]
             truth = self._truth[members]
-            outside = truth - (truth @ directions) @ directions.T
-            error = outside.norm(dim=1) / truth.norm(dim=1).clamp_min(1e-300)
+            error = beyond(directions, truth).norm(dim=1) / truth.norm(dim=1).clamp_min(1e-300)
             self._leaked[members] |= error < self._error
 
     def _solve(self) -> None:
         """Least squares over all rounds: it averages over what a defence adds."""
-        ridge = 1e-9 * float(self._normal.diagonal().mean())
-        eye = torch.eye(len(self._normal), dtype=torch.float64)
-        solved = torch.linalg.solve(self._normal + ridge * eye, self._right)
+        normal = self._gram.matrix
+        ridge = 1e-9 * float(normal.diagonal().mean())
+        solved = torch.linalg.solve(normal + ridge * torch.eye(len(normal), dtype=torch.float64), self._right)
         v, own = solved[:, : self._outputs], solved[:, self._outputs :]
-        projected = v @ self._sketch.T
-        own = own.reshape(len(own), len(self._sketch), -1)
-        h = torch.einsum("nqd,nq->nd", own, projected) / projected.square().sum(1, keepdim=True).clamp_min(1e-300)
+        h = first_factor(own.reshape(len(own), len(self._sketch), -1), v @ self._sketch.T, floor=1e-300)
         error = (h - self._truth).norm(dim=1) / self._truth.norm(dim=1).clamp_min(1e-300)
         self._leaked |= error < self._error

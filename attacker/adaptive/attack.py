@@ -7,19 +7,18 @@ import torch
 from torch import Tensor, nn
 
 from attacker.adaptive.detector import Detector
-from attacker.adaptive.labels import labels_of
-from attacker.adaptive.own import Own
+from attacker.adaptive.own import Own, Sums
 from attacker.adaptive.rank_one import RankOne, rank_one
-from attacker.adaptive.replay import Kept, fill_in, rows_of
-from attacker.adaptive.scales import unclipped
+from attacker.adaptive.replay import Kept, fill_in
+from attacker.adaptive.sizes import labels_of, unclipped
 from attacker.adaptive.step_three import EXACT, invert_inexact
-from attacker.adaptive.sums import Gram, Sums
 from attacker.adaptive.told import nothing
 from attacker.adaptive.typical import Typical, typical
 from attacker.exact.steps12.solve import Solved
 from attacker.exact.steps12.threads import one_thread
 from attacker.interface import Progress, Recovery
 from vfl.errors import UserError
+from vfl.maths.least_squares import Gram, batch_matrix
 from vfl.models.layers import FullyConnected
 from vfl.models.whole import known_model
 from vfl.observation import ModelTensors, Observation, Setting
@@ -149,7 +148,7 @@ class AveragingAttack:
     def _solve(self, worker: int, progress: Progress) -> Own:
         if not self._replays:
             return self._sums[worker].solve(self._gram.matrix)
-        kept, matrix = self._kept[worker], rows_of(self._batches, self._setting.samples)
+        kept, matrix = self._kept[worker], batch_matrix(self._batches, self._setting.samples)
         if self._kind:
             done = iter(range(1, self._options.iterations + 1))
             return fill_in(

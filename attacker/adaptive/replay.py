@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacker.adaptive.own import Own, batch_row
+from attacker.adaptive.own import Own
 from attacker.adaptive.rank_one import rank_one
 from attacker.adaptive.told import Kind
 
@@ -79,11 +79,6 @@ class Kept:
         step = max(1, CHUNK // self.weight[0].numel())
         for start in range(0, len(self.weight), step):
             yield slice(start, start + step)
-
-
-def rows_of(batches: list[Tensor], samples: int) -> Tensor:
-    """Return S (rounds, samples)."""
-    return torch.stack([batch_row(batch, samples) for batch in batches])
 
 
 def fill_in(kept: Kept, matrix: Tensor, kind: Kind, iterations: int, tick: Callable[[], None]) -> Own:

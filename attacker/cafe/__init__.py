@@ -6,7 +6,7 @@ from pydantic import Field
 
 from attacker.cafe.attack import CafeAttack
 from attacker.cafe.optimiser import Name
-from attacker.cafe.phases import Loop
+from attacker.cafe.steps import Loop
 from attacker.interface import Attack, AttackPlugin, attacks
 from attacker.least_squares import first_layers
 from attacker.steady import refuse_unsteady

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from attacker.cafe.data import DataObjective, Weights
-from attacker.cafe.optimiser import RowAdam, cosine, optimiser_for
-from attacker.cafe.phases import Phases
-from attacker.cafe.steps import inputs_objective, outputs_objective
+from attacker.cafe.optimiser import cosine, optimiser_for, scaled
+from attacker.cafe.steps import Phases, inputs_objective, outputs_objective
 from attacker.interface import Progress, Recovery
 from vfl.errors import UserError
+from vfl.maths.adam import RowAdam
 from vfl.models.layers import FullyConnected
 from vfl.observation import Observation, Setting
 from vfl.seeds import generator
@@ -37,12 +37,8 @@ class CafeAttack:
             [layer.name for layer in layers],
             Weights(options.alpha, options.beta, options.gamma, options.xi),
         )
-        self._phases = Phases(
-            options.loop,
-            setting.rounds,
-            options.shares or SHARES[options.loop],
-            (options.switch_one, options.switch_two),
-        )
+        thresholds = (options.switch_one, options.switch_two)
+        self._phases = Phases(options.loop, setting.rounds, options.shares or SHARES[options.loop], thresholds)
         self._variables(setting, options)
         self._earlier: deque[tuple[Tensor, list[Tensor]]] = deque(maxlen=2 * setting.samples)
         """The bias gradients of the last rounds for `replay`: twice as many rounds as there are unknowns."""
@@ -54,15 +50,15 @@ class CafeAttack:
     def _variables(self, setting: Setting, options: Cafe) -> None:
         n, device = setting.samples, self._objective.device
 
-        def uniform(purpose: str, number: int, shape: Sequence[int], low: float, high: float) -> Tensor:
+        def uniform(purpose: str, number: int, shape: Sequence[int], *, low: float = 0.0, high: float = 1.0) -> Tensor:
             random = generator(setting.seed, f"cafe {purpose}", number)
             return torch.rand(n, *shape, generator=random).mul_(high - low).add_(low).to(device)
 
-        scale, high = options.scale_v, options.scale_h
-        self.v = [uniform("V", m, (of.outputs,), -(scale or 1.0), scale or 1.0) for m, of in enumerate(self._layers)]
-        self.h = [uniform("H", m, (of.inputs,), 0.0, high) for m, of in enumerate(self._layers)]
-        self.x = [uniform("data", m, box.shape, 0.0, 1.0) for m, box in enumerate(setting.boxes)]
-        self.y = uniform("labels", 0, (setting.classes,), 0.0, 1.0)
+        scale, high = options.scale_v or 1.0, options.scale_h
+        self.v = [uniform("V", m, (of.outputs,), low=-scale, high=scale) for m, of in enumerate(self._layers)]
+        self.h = [uniform("H", m, (of.inputs,), high=high) for m, of in enumerate(self._layers)]
+        self.x = [uniform("data", m, box.shape) for m, box in enumerate(setting.boxes)]
+        self.y = uniform("labels", 0, (setting.classes,))
         adam = (options.betas, options.epsilon)
         self._move_v = [optimiser_for(options.optimiser_one, v, *adam) for v in self.v]
         self._move_h = [optimiser_for(options.optimiser_two, h, *adam) for h in self.h]
@@ -110,10 +106,11 @@ class CafeAttack:
         return objective
 
     def _move_outputs(self, rows: Tensor, biases: Sequence[Tensor]) -> float:
-        total = 0.0
+        total, lr = 0.0, self._options.lr_one
         for v, move, bias in zip(self.v, self._move_v, biases, strict=True):
             objective, gradient, curvature = outputs_objective(v[rows], bias)
-            move.step(v, rows, gradient, self._options.lr_one, curvature)
+            rate = scaled(lr, curvature) if self._options.optimiser_one == "scaled_sgd" else lr
+            move.step(v, rows, gradient, rate)
             total += objective
         return total
 
@@ -129,7 +126,7 @@ class CafeAttack:
             weight = observation.gradients.bottoms[worker][f"{layer.name}.weight"].to(h)
             weight = weight if scale == 1.0 else weight * scale
             objective, gradient, curvature = inputs_objective(h[rows], self.v[worker][rows], weight, curved)
-            move.step(h, rows, gradient, lr, curvature)
+            move.step(h, rows, gradient, scaled(lr, curvature) if curved else lr)
             total += objective
         return total
 

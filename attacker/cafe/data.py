@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacker.cafe.steps import gradient_distance, representation_distance
-from attacker.cafe.tv import truncated
+from attacker.cafe.steps import gradient_distance, representation_distance, truncated
 from attacker.matching.engine import Engine
 from vfl.models import build_bottom
 from vfl.models.layers import representation

@@ -24,8 +24,9 @@ from attacker.exact.workers.labels import Joined, join_workers, unjoined
 from attacker.exact.workers.tails import bypassed, cut_off
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
-from attacker.least_squares import leaks, pseudo_inverse, representations
+from attacker.least_squares import leaks, representations
 from vfl.errors import UserError
+from vfl.maths.least_squares import pseudo_inverse
 from vfl.models.whole import known_model
 from vfl.observation import ModelTensors, Observation, Setting
 

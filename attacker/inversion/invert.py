@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from attacker.inversion.attempt import Chunk, Problem, repairs
 from attacker.inversion.options import InversionOptions
 from attacker.inversion.spread import spread
+from vfl.device import resolve_device
 
 SAME = (1e-4, 0.05)
 """Two attempts have found the same when they differ by less in mean square, and in residual by less, relative."""
@@ -43,7 +44,7 @@ def invert(
     With `unit` the targets are directions: representations of any length along them will do. `offer` is shown what
     there is so far whenever it gets better; it must not keep it.
     """
-    place = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+    place = torch.device(resolve_device(device))
     frozen = copy.deepcopy(model).to("cpu", torch.float32).eval().requires_grad_(False)
     problem = Problem(frozen, layer, seed, str(place), unit)
     targets = targets.detach().to("cpu", torch.float32)

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from attacker.inversion.objective import Goal
 from attacker.inversion.values import is_image
+from vfl.maths.adam import Adam
+from vfl.maths.variation import ACROSS, DOWN, differences
 
 BETAS = (0.7, 0.9)
 """Shorter memories than Adam's usual: the problem changes under it, and it takes tens of steps, not thousands."""
@@ -28,7 +30,7 @@ class Anneal:
 
 def search(objective: Goal, x: Tensor, anneal: Anneal, tick: Callable[[], None]) -> Tensor:
     """Return where annealed Adam gets to from x."""
-    mean, square = torch.zeros_like(x), torch.zeros_like(x)
+    adam = Adam(BETAS)
     for step in range(anneal.steps):
         tick()
         left = 1 - step / anneal.steps
@@ -36,11 +38,9 @@ def search(objective: Goal, x: Tensor, anneal: Anneal, tick: Callable[[], None])
         loss = objective.errors(x, anneal.sharpness / left).square().sum()
         loss = loss + anneal.smoothness * left**2 * roughness(x).sum()
         (gradient,) = torch.autograd.grad(loss, x)
-        mean.lerp_(gradient, 1 - BETAS[0])
-        square.lerp_(gradient.square(), 1 - BETAS[1])
         rate = anneal.learning_rate * (1 + math.cos(math.pi * (1 - left))) / 2
-        direction = (mean / (1 - BETAS[0] ** (step + 1))) / ((square / (1 - BETAS[1] ** (step + 1))).sqrt() + 1e-12)
-        x = x.detach() - rate * direction
+        mean, size = adam(gradient)
+        x = x.detach() - rate * (mean / (size + 1e-12))
     return x.detach()
 
 
@@ -58,6 +58,5 @@ def roughness(x: Tensor) -> Tensor:
 
 
 def _differences(x: Tensor) -> Tensor:
-    across = (x[..., 1:] - x[..., :-1]).abs().flatten(1)
-    down = (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1)
+    across, down = differences(x, ACROSS).flatten(1), differences(x, DOWN).flatten(1)
     return across.sum(1) / max(1, across.shape[1]) + down.sum(1) / max(1, down.shape[1])

@@ -1,4 +1,4 @@
-"""How guesses move: Adam, Adam on the gradient's sign, plain descent; L-BFGS is in lbfgs.py.
+"""How guesses move: Adam, Adam on the gradient's sign, plain descent, L-BFGS.
 
 Variables are rows, one for each problem, that know nothing of each other: a row's state is its own.
 """
@@ -9,9 +9,13 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from attacker.matching.lbfgs import LBFGS
+from vfl.maths.adam import Adam
+from vfl.maths.lbfgs import Backtracking
 
 Name = Literal["adam", "signed_adam", "sgd", "lbfgs"]
+BETAS = (0.9, 0.999)
+FRESH = (1 - float(torch.tensor(0.9)), 1 - float(torch.tensor(0.999)))
+"""One minus the betas as float32 has them."""
 Decay = Callable[[int], float]
 """iteration -> factor of the step size"""
 
@@ -36,7 +40,7 @@ class Descent:
     def __init__(self, name: Literal["adam", "signed_adam", "sgd"], lr: float, decay: Decay) -> None:
         self._name, self._lr, self._decay = name, lr, decay
         self._count = 0
-        self._mean = self._square = torch.zeros(())
+        self._adam = Adam(BETAS, FRESH)
         self.finished = False
 
     def step(self, x: Tensor, value: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG002
@@ -48,10 +52,7 @@ class Descent:
             return x - lr * gradient
         if self._name == "signed_adam":
             gradient = gradient.sign()
-        self._mean = torch.lerp(gradient, self._mean.to(gradient), 0.9)
-        self._square = torch.lerp(gradient.square(), self._square.to(gradient), 0.999)
-        mean = self._mean / (1 - 0.9**self._count)
-        size = (self._square / (1 - 0.999**self._count)).sqrt()
+        mean, size = self._adam(gradient)
         # Adam's epsilon of 1e-8 would stop rows whose objective has become small: only zero must not be divided by
         return x - lr * mean / (size + 1e-20)
 
@@ -73,5 +74,5 @@ def constant(at: int) -> float:  # noqa: ARG001
 def make(name: Name, lr: float, iterations: int, steps_down: bool) -> Optimiser:
     """Return a fresh optimiser."""
     if name == "lbfgs":
-        return LBFGS(lr)
+        return Backtracking(lr)
     return Descent(name, lr, three_steps(iterations) if steps_down else constant)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attacker.matching.engine import Guess
+from vfl.maths.variation import ACROSS, DOWN, differences
 from vfl.models.batch_norm import FixedBatchNorm
 
 
@@ -37,8 +38,8 @@ def total_variation(situation: Situation) -> Tensor:
     x = situation.x
     if x.dim() != 4:
         return x.new_zeros(situation.problems)
-    parts = [x.diff(dim=dim) for dim in (2, 3) if x.shape[dim] > 1]
-    return sum((situation.per_problem(part.abs()) for part in parts), x.new_zeros(situation.problems))
+    parts = [differences(x, dim, backwards=True) for dim in (DOWN, ACROSS) if x.shape[dim] > 1]
+    return sum((situation.per_problem(part) for part in parts), x.new_zeros(situation.problems))
 
 
 def label_fit(situation: Situation) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from attacker.adaptive.rank_one import rank_one
-from attacker.adaptive.scales import unclipped
+from attacker.adaptive.sizes import unclipped
 from attacker.adaptive.step_three import invert_inexact
 from attacker.interface import Recovery, attacks, silent
 from attacker.inversion import InversionOptions

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from attacker.cafe.optimiser import RowAdam, RowSGD, cosine
-from attacker.cafe.phases import Phases
-from attacker.cafe.steps import inputs_objective, outputs_objective
-from attacker.cafe.tv import total_variation, truncated
+from attacker.cafe.optimiser import RowSGD, cosine, scaled
+from attacker.cafe.steps import Phases, inputs_objective, outputs_objective, total_variation, truncated
 from attacker.interface import silent
-from attacker.least_squares import LeastSquares, pseudo_inverse
+from attacker.least_squares import LeastSquares
 from tests.attacker.cafe_support import KACZMARZ, attacked, error, seen, setting_for, table, whole
+from vfl.maths.adam import RowAdam
+from vfl.maths.least_squares import pseudo_inverse
 
 # Steps I and II
 
@@ -113,7 +113,7 @@ def test_sgd_scaled_by_the_curvature_solves_a_batch_at_rate_one():
     v, bias = torch.rand(6, 4), torch.rand(4)
     rows = torch.tensor([0, 2, 5])
     _, gradient, curvature = outputs_objective(v[rows], bias)
-    RowSGD(scaled=True).step(v, rows, gradient, 1.0, curvature)
+    RowSGD().step(v, rows, gradient, scaled(1.0, curvature))
     torch.testing.assert_close(v[rows].sum(0), bias)
 
 

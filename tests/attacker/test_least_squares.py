@@ -2,10 +2,10 @@ import pytest
 import torch
 
 from attacker.interface import attacks, silent
-from attacker.least_squares import pseudo_inverse
 from server.schedule import batches
 from vfl.errors import UserError
 from vfl.local.one_process import observations
+from vfl.maths.least_squares import pseudo_inverse
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import Setting

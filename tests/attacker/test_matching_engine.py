@@ -9,13 +9,13 @@ from torch.nn.functional import one_hot
 
 from attacker.matching.components import depths
 from attacker.matching.engine import Engine
-from attacker.matching.lbfgs import LBFGS
 from attacker.matching.objectives import GaussianKernel, Targets, cosine, squared
 from attacker.matching.optimisers import make
 from attacker.matching.regularisers import Situation, group_consistency, total_variation
 from tests.attacker.matching_support import CLASSES, NORMED, images, setting_for
 from vfl.bench.matching import MatchingCase, sides
 from vfl.local.one_process import observations
+from vfl.maths.lbfgs import Backtracking
 from vfl.registry import PluginSection
 from vfl.training import TrainingConfig
 
@@ -109,7 +109,7 @@ def rosenbrock(x: Tensor) -> Tensor:
 
 
 def minimised(start: Tensor, steps: int) -> Tensor:
-    optimiser, x = LBFGS(), start
+    optimiser, x = Backtracking(), start
     for _ in range(steps):
         leaf = x.clone().requires_grad_()
         value = rosenbrock(leaf)

@@ -24,7 +24,7 @@ def kind_of(tensor: Tensor) -> Kind:
     return Kind(tensor.dtype, tuple(tensor.shape), tensor.layout)
 
 
-def told(thing: object) -> str:
+def described(thing: object) -> str:
     """Return what somebody's thing is, in a few words."""
     if isinstance(thing, Tensor):
         return str(kind_of(thing))

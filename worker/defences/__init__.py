@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from vfl.maths.finite import all_finite
 from vfl.observation import Tensors
 from vfl.registry import OURS, Plugin, PluginSection, Registry
 from worker.defences.checks import (
-    all_finite,
     fitting_mean,
     fitting_report,
     fitting_rows,
@@ -197,7 +197,7 @@ class Chain:
             for place, shield in enumerate(self._shields):
                 draws = self._plan.secret.draws(f"defence {place} of worker {self._plan.worker}", number)
                 kinds = kinds_of(gradients)  # before a defence has its hands on them
-                finite = self._foreign[place] and all_finite(gradients)
+                finite = self._foreign[place] and all_finite(*gradients.values())
                 with self._guard(place, "apply", WithheldError):
                     uploaded = shield.apply(gradients, Played(number, rows, x, model, draws))
                     gradients = fitting_upload(self._names[place], uploaded, kinds, finite)

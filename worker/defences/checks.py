@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from vfl.errors import RunFailedError
-from vfl.maths.kinds import Kind, kind_of, told
+from vfl.maths.finite import all_finite
+from vfl.maths.kinds import Kind, described, kind_of
 from vfl.observation import Tensors
 
 
@@ -18,19 +19,13 @@ def kinds_of(tensors: Tensors) -> dict[str, Kind]:
     return {name: kind_of(tensor) for name, tensor in tensors.items()}
 
 
-def all_finite(tensors: Tensors) -> bool:
-    """Tell whether there is neither NaN nor infinity; one pass in the usual case."""
-    # A sum over finite values can overflow, so only a finite sum settles it.
-    return all(bool(torch.isfinite(one.sum())) or bool(torch.isfinite(one).all()) for one in tensors.values())
-
-
 def fitting_upload(defence: str, uploaded: Any, kinds: Mapping[str, Kind], finite: bool) -> Tensors:
     """Return what `apply` made of gradients of these kinds, without what autograd keeps.
 
     What was `finite` must have stayed so; else training diverged, and that is not the defence's fault.
     """
     if not isinstance(uploaded, Mapping):
-        raise _misfit(defence, "apply", f"it must return the tensors by name, not {told(uploaded)}")
+        raise _misfit(defence, "apply", f"it must return the tensors by name, not {described(uploaded)}")
     if uploaded.keys() != kinds.keys():
         wrong = sorted(map(str, uploaded.keys() ^ kinds.keys()))
         what = "lacks" if wrong[0] in kinds else "has added"
@@ -38,10 +33,10 @@ def fitting_upload(defence: str, uploaded: Any, kinds: Mapping[str, Kind], finit
     for name, kind in kinds.items():
         tensor = uploaded[name]
         if not isinstance(tensor, Tensor) or kind_of(tensor) != kind:
-            raise _misfit(defence, "apply", f"{name} must stay {kind}, and is {told(tensor)}")
+            raise _misfit(defence, "apply", f"{name} must stay {kind}, and is {described(tensor)}")
     fitting = {name: uploaded[name].detach() for name in kinds}
-    if finite and not all_finite(fitting):
-        broken = next(name for name, tensor in fitting.items() if not all_finite({name: tensor}))
+    if finite and not all_finite(*fitting.values()):
+        broken = next(name for name, tensor in fitting.items() if not all_finite(tensor))
         raise _misfit(defence, "apply", f"{broken} must stay finite, and has NaN or infinity")
     return fitting
 
@@ -49,7 +44,7 @@ def fitting_upload(defence: str, uploaded: Any, kinds: Mapping[str, Kind], finit
 def fitting_schedule(defence: str, schedule: Any) -> str:
     """Return how batches are drawn, as `schedule` says it."""
     if not isinstance(schedule, str):
-        raise _misfit(defence, "schedule", f"it must return a schedule's name, not {told(schedule)}")
+        raise _misfit(defence, "schedule", f"it must return a schedule's name, not {described(schedule)}")
     return schedule
 
 
@@ -62,7 +57,7 @@ def fitting_mean(defence: str, over: Any) -> int | None:
     except TypeError:
         number = None
     if number is None or number < 1 or isinstance(over, bool):
-        given = told(over) if number is None or isinstance(over, bool) else number
+        given = described(over) if number is None or isinstance(over, bool) else number
         raise _misfit(defence, "mean_over", f"it must be a whole number from 1 on or None, not {given}")
     return number
 
@@ -70,7 +65,7 @@ def fitting_mean(defence: str, over: Any) -> int | None:
 def fitting_rows(defence: str, rows: Any, samples: int) -> Tensor:
     """Return the rows of a round."""
     if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.dim() != 1:
-        raise _misfit(defence, "rows", f"it must return an int64 tensor of one dimension, not {told(rows)}")
+        raise _misfit(defence, "rows", f"it must return an int64 tensor of one dimension, not {described(rows)}")
     wrong = rows[(rows < 0) | (rows >= samples)]
     if len(wrong):
         raise _misfit(defence, "rows", f"it must return rows from 0 to {samples - 1}, not {int(wrong[0])}")
@@ -80,7 +75,7 @@ def fitting_rows(defence: str, rows: Any, samples: int) -> Tensor:
 def fitting_report(defence: str, report: Any) -> dict[str, Any]:
     """Return what there is to say at the end."""
     if not isinstance(report, dict):
-        raise _misfit(defence, "report", f"it must return a dict, not {told(report)}")
+        raise _misfit(defence, "report", f"it must return a dict, not {described(report)}")
     try:
         json.dumps(report)
     except (TypeError, ValueError) as error:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attacker.exact.steps12.solve import Solved
 from attacker.least_squares import SKETCH
+from vfl.maths.least_squares import batch_matrix
 from vfl.models.layers import FullyConnected
 from vfl.observation import Setting
 
@@ -59,9 +60,7 @@ def complete(
     batches: Sequence[Tensor], samples: int, gradients: Tensor, whole: bool, progress: Callable[[int], None]
 ) -> tuple[Solved, Tensor]:
     """Return h, v and certificates from one worker's gradients (rounds, outputs or fewer, inputs and bias)."""
-    means = torch.zeros(len(batches), samples, dtype=torch.float64)
-    for row, batch in zip(means, batches, strict=True):
-        row[batch] = 1 / len(batch)
+    means = batch_matrix(batches, samples)
     together, sums = means.T @ means, torch.einsum("tn,tqd->nqd", means, gradients)
     start = _least_norm(means, gradients)
     right = torch.linalg.eigh(start.transpose(1, 2) @ start)[1][:, :, -1]

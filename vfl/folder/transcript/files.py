@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
 from vfl.limits import plain
+from vfl.maths.finite import all_finite
 from vfl.models.whole import first_model
 from vfl.observation import (
     BOTTOM,
@@ -180,7 +181,7 @@ def _check_tensors(path: Path, found: Tensors, expected: Tensors) -> None:
         here, there = (_described(side.get(name)) for side in (found, expected))
         if here != there:
             raise DamagedError(f"{path} has for {plain(name)} {here}, the run's model {there}: is it of another run?")
-        if not bool(torch.isfinite(found[name].sum())) and not bool(torch.isfinite(found[name]).all()):
+        if not all_finite(found[name]):
             raise DamagedError(f"{path} has values of {plain(name)} that are not finite")
 
 

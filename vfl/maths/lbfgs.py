@@ -1,7 +1,43 @@
-"""L-BFGS for many small problems side by side: every row has its own curvature, step length and end."""
+"""L-BFGS (Liu and Nocedal 1989) for many small problems side by side: every row has its own curvature and step length.
+
+Two ways to choose the step: `Backtracking`, driven from outside, for problems of any scale and start; `Halving`, of
+which rows can be dropped as they are done, for the last stretch, where a full step is nearly always right.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+Memory = tuple[Tensor, Tensor, Tensor]
+"""A step, the change of the gradient along it (rows, …), and 1 / <step, change> (rows,), zero where it says nothing."""
+Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""From points to their values (rows,) and gradients."""
+
+
+def two_loops(gradient: Tensor, memories: Sequence[Memory], scale: Tensor) -> Tensor:
+    """Return the estimate of the inverse Hessian, which begins as a `scale` (rows,), times the gradient."""
+    q, weights = gradient, []
+    for moved, change, inverse in reversed(memories):
+        weight = inverse * dot(moved, q)
+        q = q - wide(weight, q) * change
+        weights.append(weight)
+    q = wide(scale, q) * q
+    for (moved, change, inverse), weight in zip(memories, reversed(weights), strict=True):
+        q = q + wide(weight - inverse * dot(change, q), q) * moved
+    return q
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """Return the inner product of each row."""
+    return (a * b).flatten(1).sum(1)
+
+
+def wide(per_row: Tensor, like: Tensor) -> Tensor:
+    """Return a number for each row in a shape that multiplies rows."""
+    return per_row.view(-1, *[1] * (like.dim() - 1))
+
 
 HISTORY = 20
 SUFFICIENT = 1e-4
@@ -9,8 +45,8 @@ SUFFICIENT = 1e-4
 SHORTEST = 1e-12
 
 
-class LBFGS:
-    """Liu and Nocedal 1989, with backtracking. One call of `step` is one evaluation of the objective.
+class Backtracking:
+    """Shorter steps until the value falls enough. One call of `step` is one evaluation of the objective.
 
     DLG's public code uses torch's L-BFGS with a fixed step, which diverges on many seeds; backtracking does not.
     """
@@ -72,22 +108,13 @@ class LBFGS:
 
     def _aim(self, rows: Tensor) -> None:
         """Set these rows' directions by the two loops, and their step length to the full one."""
-        q, factors = self._gradient.clone(), []
-        used = [at for at in range(HISTORY) if bool((self._scale[at] != 0).any())]
-        for at in reversed(used):
-            factor = self._scale[at] * (self._moves[at] * q).sum(1)
-            q = q - factor[:, None] * self._turns[at]
-            factors.append(factor)
-        newest = self._scale[-1]
-        size = self._turns[-1].square().sum(1)
+        newest, size = self._scale[-1], self._turns[-1].square().sum(1)
         known = newest != 0
         first = 1 / self._gradient.abs().sum(1).clamp(min=1e-30)
         first = torch.minimum(first, torch.ones_like(first))
         gamma = torch.where(known, 1 / (newest * size).where(known, torch.ones_like(size)), torch.ones_like(size))
-        q = q * gamma[:, None]
-        for at, factor in zip(used, reversed(factors), strict=True):
-            back = self._scale[at] * (self._turns[at] * q).sum(1)
-            q = q + (factor - back)[:, None] * self._moves[at]
+        used = [at for at in range(HISTORY) if bool((self._scale[at] != 0).any())]
+        q = two_loops(self._gradient, [(self._moves[at], self._turns[at], self._scale[at]) for at in used], gamma)
         downhill = (q * self._gradient).sum(1) > 0
         q = torch.where(downhill[:, None], q, self._gradient)
         length = self._lr * torch.where(known & downhill, torch.ones_like(first), first)
@@ -114,3 +141,54 @@ class LBFGS:
         assert self._x is not None
         moved = self._x + self._length[:, None] * self._direction
         return torch.where(self._stuck[:, None], self._x, moved)
+
+
+SHORT_HISTORY = 10
+
+
+@dataclass(frozen=True)
+class Halving:
+    """Where each row is, and what its last steps have told; `step` returns where it is next."""
+
+    x: Tensor
+    value: Tensor
+    gradient: Tensor
+    size: Tensor
+    scale: Tensor
+    """The inverse Hessian's, as long as no step has told it."""
+    memories: tuple[Memory, ...] = ()
+
+    def rows(self, keep: Tensor) -> "Halving":
+        """Return some of the rows."""
+        memories = tuple((s[keep], y[keep], r[keep]) for s, y, r in self.memories)
+        return Halving(self.x[keep], self.value[keep], self.gradient[keep], self.size[keep], self.scale[keep], memories)
+
+    def step(self, evaluate: Evaluate) -> "Halving":
+        """Try a quasi-Newton step; a row that it makes worse stays, but learns, and tries half of it next."""
+        moved = -wide(self.size, self.x) * self._direction()
+        x = self.x + moved
+        value, gradient = evaluate(x)
+        change = gradient - self.gradient
+        curvature = dot(moved, change)
+        sound = curvature > 1e-13 * dot(change, change)
+        inverse = torch.where(sound, 1 / curvature, torch.zeros_like(curvature))
+        change = torch.where(wide(sound, x), change, torch.zeros_like(change))  # a step that overshot may hold NaN
+        better = value <= self.value
+        row = wide(better, x)
+        return Halving(
+            torch.where(row, x, self.x),
+            torch.where(better, value, self.value),
+            torch.where(row, gradient, self.gradient),
+            torch.where(better, torch.ones_like(self.size), self.size / 2),
+            self.scale,
+            (*self.memories, (moved, change, inverse))[-SHORT_HISTORY:],
+        )
+
+    def _direction(self) -> Tensor:
+        scale = self.scale
+        if self.memories:
+            moved, change, inverse = self.memories[-1]
+            scale = torch.where(inverse > 0, dot(moved, change) / dot(change, change).clamp_min(1e-30), scale)
+        q = two_loops(self.gradient, self.memories, scale)
+        downhill = dot(q, self.gradient) > 0
+        return torch.where(wide(downhill, q), q, wide(self.scale, q) * self.gradient)
