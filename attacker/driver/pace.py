@@ -55,7 +55,7 @@ class Pace:
     def __init__(self) -> None:
         self._share = 1.0
         """Of its time, that the attack may work; all of it where there are no counters to read."""
-        self._last = _use()
+        self._last = Use.now()
         if self._last is not None:
             self._share = SHARE
 
@@ -69,7 +69,7 @@ class Pace:
     def rest_after(self, worked: float) -> float:
         """Return for how many seconds to rest after so many of work."""
         if self._last is not None and time.monotonic() - self._last.passed >= WINDOW:
-            now = _use()
+            now = Use.now()
             spare = float("inf") if now is None else now.spare(self._last, len(usable_cores()))
             self._last, self._share = now, min(1.0, max(SHARE, spare - MARGIN))
         return worked * (1 / self._share - 1)
@@ -84,9 +84,12 @@ class Use:
     own: float
 
     @classmethod
-    def now(cls) -> "Use":
-        """Return what the counters say."""
-        cores = psutil.cpu_times(percpu=True)
+    def now(cls) -> "Use | None":
+        """Return what the counters say; None where there are none."""
+        try:
+            cores = psutil.cpu_times(percpu=True)
+        except OSError:
+            return None
         mine = [cores[core] for core in usable_cores() if core < len(cores)]
         busy = (value for core in mine for name, value in core._asdict().items() if name not in _NOT_WORK)
         return cls(time.monotonic(), sum(busy), time.process_time())
@@ -100,9 +103,3 @@ class Use:
 def usable_cores() -> list[int]:
     """Return the numbers of the cores that this process may use."""
     return sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else list(range(os.cpu_count() or 1))
-
-
-def _use() -> Use | None:
-    with contextlib.suppress(OSError):
-        return Use.now()
-    return None

@@ -28,22 +28,24 @@ from attacker.driver.follow import Follower
 from attacker.driver.pace import Pace, out_of_the_way
 from attacker.interface import Observation, Recovery, Setting, attacks
 from attacker.start import start_attack
-from vfl.config import RunConfig
 from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, from_words, in_words
 from vfl.folder.transcript.files import RoundReader
 from vfl.folder.transcript.spool import Places
 from vfl.limits import RESERVE_BYTES
+from vfl.registry import PluginSection
 
 
 @dataclass(frozen=True)
 class Begin:
     """What the coordinator says first: what to run, and where."""
 
-    config: RunConfig
+    attack: PluginSection
     setting: Setting
     out: Path
     places: Places
+    snapshots: int | None = None
+    """After how many rounds each the attack's estimate is kept."""
     rounds: int = 0
     """How many rounds are in the transcript already: the run is resumed."""
     estimates: bool = False
@@ -116,8 +118,8 @@ class LiveAttack:
 
     def __init__(self, begin: Begin, line: Line) -> None:
         self._line, self._places = line, begin.places
-        snapshots = Snapshots(begin.out, begin.setting, begin.config.snapshots)
-        self._follower = Follower(start_attack(begin.config.attack, begin.setting), snapshots)
+        snapshots = Snapshots(begin.out, begin.setting, begin.snapshots)
+        self._follower = Follower(start_attack(begin.attack, begin.setting), snapshots)
         self._reader = RoundReader(begin.setting, begin.places.find, checked=False, done=self._was_read)
         self._progress = LiveProgress(line.tell, begin.out, begin.setting, estimates=begin.estimates)
         self._pace = Pace()

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pickle
 import socket
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,8 @@ class RemoteAttack:
         self._places = Places.make(self._out, kept=self._config.records)
         if not self._config.records:
             self._spool = Spool(self._places)
-        out = self._out.resolve()
-        self._tell(Begin(self._config, setting, out, self._places, rounds=rounds, estimates=estimates))
+        begin = Begin(self._config.attack, setting, self._out.resolve(), self._places, self._config.snapshots)
+        self._tell(replace(begin, rounds=rounds, estimates=estimates))
         self._hear()
 
     def observe(self, observation: Observation) -> None:

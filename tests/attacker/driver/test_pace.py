@@ -58,11 +58,11 @@ def test_the_attack_takes_what_others_leave_and_never_less_than_its_share(monkey
 
 
 def test_where_there_are_no_counters_nobody_rests(monkeypatch):
-    def now() -> Use:
+    def cpu_times(percpu):
         raise PermissionError
 
     lost, monotonic = Pace(), pace.time.monotonic
-    monkeypatch.setattr(Use, "now", now)
+    monkeypatch.setattr(pace.psutil, "cpu_times", cpu_times)
     assert Pace().rest_after(5.0) == 0
     monkeypatch.setattr(pace.time, "monotonic", lambda: monotonic() + 2 * WINDOW)
     assert lost.rest_after(5.0) == 0  # they were there at first
@@ -72,8 +72,8 @@ def test_where_there_are_no_counters_nobody_rests(monkeypatch):
 def attack(tmp_path):
     """An attack that is to rest for longer than anybody waits."""
     config = small_config(federation={"rounds": 4}, attack={"name": "tests.server.slow_attack:Slow"})
-    line = SimpleNamespace(no_more_rounds=threading.Event(), messages=SimpleNamespace(qsize=lambda: 3))
-    attack = LiveAttack(Begin(config, setting_of(config), tmp_path, Places(tmp_path / "transcript", None)), line)
+    line = SimpleNamespace(no_more_rounds=threading.Event(), messages=SimpleNamespace(qsize=lambda: 3), tell=print)
+    attack = LiveAttack(Begin(config.attack, setting_of(config), tmp_path, Places(tmp_path / "transcript", None)), line)
     attack._pace.rest_after = lambda worked: worked * 1e6
     return attack
 

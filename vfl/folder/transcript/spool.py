@@ -95,10 +95,11 @@ class Spool:
         if slot is None:
             self._disk.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         direct, began = slot is None and size > LARGE and self._disk_is_quick, time.monotonic()
-        files = [self._file(slot, round_name(observation.round))]
+        place = self._disk.joinpath if slot is None else slot.file
+        files = [place(round_name(observation.round))]
         write_round(files[0], observation, direct=direct)
         if new:
-            files.append(self._file(slot, parameters_name(observation.version)))
+            files.append(place(parameters_name(observation.version)))
             write_parameters(files[1], observation, direct=direct)
         if direct:
             self._direct_bytes += sum(path.stat().st_size for path in files)
@@ -129,9 +130,6 @@ class Spool:
             return self._spare.pop()
         self._slots += 1
         return _Slot(self._memory)
-
-    def _file(self, slot: "_Slot | None", name: str) -> Path:
-        return self._disk / name if slot is None else slot.file(name)
 
 
 class _Slot:
