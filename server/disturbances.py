@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 from server.checkpoint.resume import Resumed
 from server.membership import Member
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
-from vfl.folder.results import Disturbance, Record
+from vfl.folder.record import Record
+from vfl.folder.summary import Disturbance
 from vfl.limits import LONGEST_REASON, MOST_REASONS, MOST_TRIES
 
 T = TypeVar("T")
@@ -140,14 +141,16 @@ class Disturbances:
         """Note that all are there again, and that so many rounds are done again."""
         seconds = time.monotonic() - self._began
         reasons, self._reasons = tuple(self._reasons), []
-        self._record.disturbances.append(Disturbance(self._record.rounds + 1, reasons, seconds, redone))
+        mended = Disturbance(round=self._record.rounds + 1, reasons=[*reasons], seconds=seconds, redone=redone)
+        self._record.disturbances.append(mended)
         self._say(f"all workers are there; on with round {self._record.rounds + 1} after {seconds:.1f} s")
 
     def resumed(self, point: Resumed) -> None:
         """Note that the coordinator itself was gone since its last checkpoint."""
         seconds, rounds = time.time() - point.state.at, point.state.rounds
         reason = f"the coordinator was resumed from its checkpoint of round {rounds}"
-        self._record.disturbances.append(Disturbance(rounds + 1, (reason,), seconds, point.redone))
+        mended = Disturbance(round=rounds + 1, reasons=[reason], seconds=seconds, redone=point.redone)
+        self._record.disturbances.append(mended)
 
     def round_done(self) -> None:
         """Note that a round has been finished."""

@@ -12,7 +12,8 @@ from server.parameters import Parameters
 from server.session import Session
 from vfl.config import RunConfig
 from vfl.folder.journal import Journal
-from vfl.folder.results import Evaluated, Record
+from vfl.folder.record import Record
+from vfl.folder.summary import Evaluated
 from vfl.observation import Setting
 from vfl.training import EarlyStop
 
@@ -45,7 +46,7 @@ class Evaluator:
             counts = await self._counted(self._rounds + self._batches, start)
             correct += counts.correct
             loss += counts.loss_sum
-        record.evaluations.append(Evaluated(record.rounds, loss / samples, correct / samples))
+        record.train.evaluations.append(Evaluated(round=record.rounds, loss=loss / samples, accuracy=correct / samples))
         self._journal.evaluation(record.rounds, loss / samples, correct / samples)
 
     async def _counted(self, number: int, start: int) -> Counts:
@@ -53,7 +54,7 @@ class Evaluator:
         batches = {party: torch.arange(held)[start : start + EVALUATION_BATCH] for party, held in enumerate(self._held)}
         rows = {party: batch for party, batch in batches.items() if len(batch)}
         await self._session.undisturbed(lambda: self._order_and_wait(number, rows))
-        self._session.record.bytes_raw += 4 * max(map(len, rows.values())) * self.peers_outputs
+        self._session.record.bytes.raw += 4 * max(map(len, rows.values())) * self.peers_outputs
         assert self._session.answers.counts is not None
         return self._session.answers.counts
 
@@ -67,7 +68,7 @@ class Evaluator:
 def has_converged(config: RunConfig, record: Record) -> bool:
     """Tell whether training may end with the evaluations that it has."""
     # What was evaluated before the first step says nothing of training.
-    losses = [one.loss for one in record.evaluations if any(record.rates[: one.round])]
+    losses = [one.loss for one in record.train.evaluations if any(record.train.rates[: one.round])]
     return config.training.early_stop is not None and no_longer_improves(losses, config.training.early_stop)
 
 

@@ -24,9 +24,10 @@ from server.trainer import Trainer
 from vfl.config import RunConfig
 from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, InterruptedRunError, in_words
+from vfl.folder import clear_run
 from vfl.folder.events import write_events
 from vfl.folder.journal import Journal
-from vfl.folder.results import Record, clear_run, write_model, write_summary
+from vfl.folder.record import Record, write_model, write_summary
 from vfl.folder.transcript import TranscriptWriter
 from vfl.forkserver import warm_up
 from vfl.net.services import end_server
@@ -170,7 +171,7 @@ class _Run:
             return
         out, ended = self.options.out, str(in_words(error))
         with contextlib.suppress(OSError):  # what cannot be written must not hide why the run failed
-            write_summary(out, self.config, self.setting, self.record, None, ended=ended)
+            write_summary(out, self.config, self.setting, self.record, ended=ended)
             write_model(out, self.record.model)
             write_events(out, self.record)
         if self.checkpoints.last:

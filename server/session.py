@@ -23,7 +23,7 @@ from server.parameters import Parameters
 from vfl.config import RunConfig
 from vfl.errors import RunFailedError, UserError
 from vfl.folder.journal import Journal
-from vfl.folder.results import Record
+from vfl.folder.record import Record
 from vfl.observation import Setting
 from vfl.topology import Topology
 
@@ -63,7 +63,7 @@ class Session:
 
     def take_up(self, resumed: Resumed) -> None:
         """Go on from where a run was cut off, before it starts; workers may have joined by now."""
-        self.resumed, self.record = resumed, resumed.state.record()
+        self.resumed, self.record = resumed, resumed.state.continued()
         self.disturbances = Disturbances(self.disturbances.patience, self.record, self._journal.say)
         self.traffic.take_up(resumed)
 
@@ -117,7 +117,7 @@ class Session:
                 announced = ParametersOrder(version=parameters.version, bundle=announce(tensors))
                 member.send_tensors(Order(parameters=announced), tensors)
                 member.parameters_version = parameters.version
-                self.record.bytes_raw += raw_bytes(tensors.values())
+                self.record.bytes.raw += raw_bytes(tensors.values())
             play = Round(round=number, purpose=purpose, parameters_version=parameters.version)
             play.indices.extend(named[member.worker])
             member.send(Order(round=play))
@@ -212,7 +212,7 @@ class Traffic:
         """Go on from what a checkpoint has."""
         for counted, earlier in zip((self.up, self.down), resumed.state.traffic, strict=True):
             counted.update(earlier)
-        self.peer = self._peer_before = resumed.state.bytes_peer
+        self.peer = self._peer_before = resumed.state.record.bytes.peer
 
     def exchanged(self, worker: int, peer_bytes: int) -> None:
         """Hear from the label holder how many bytes went between workers since it joined."""

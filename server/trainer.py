@@ -14,7 +14,7 @@ from torch import Tensor
 from protos.codec import raw_bytes
 from protos.coordinator_pb2 import Purpose
 from server.background import Background
-from server.checkpoint import Checkpoints, Known, State, holding, of_record
+from server.checkpoint import Checkpoints, Known, State, holding
 from server.checkpoint.resume import check_drawn
 from server.evaluation import Evaluator, has_converged
 from server.inbox import Inbox
@@ -84,7 +84,7 @@ class Trainer:
             await self._session.undisturbed(lambda: self._order_and_wait(numbered))
             observation = self._observe(self._begun.popleft())
             if not observation.complete and self._config.federation.when_withheld == "end":
-                self._record.losses.pop()
+                self._record.train.losses.pop()
                 break
             # The observer looks at one round while the workers compute the next, and never lags further behind.
             await background.caught_up(failure)
@@ -135,9 +135,9 @@ class Trainer:
         """Put a round's uploads together, and note its loss."""
         number, record = begun.number, self._record
         uploads = self._session.answers.inboxes.pop(number).uploads
-        record.bytes_raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
+        record.bytes.raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
         # Between the workers: each output to the label holder, and a gradient of the same size back.
-        record.bytes_raw += 2 * 4 * len(begun.indices) * self._evaluator.peers_outputs
+        record.bytes.raw += 2 * 4 * len(begun.indices) * self._evaluator.peers_outputs
         for worker, upload in uploads.items():
             if upload.withheld is not None and worker not in record.withheld:
                 record.withheld[worker] = number
@@ -148,11 +148,11 @@ class Trainer:
         losses = {worker: upload.loss for worker, upload in uploads.items() if upload.loss is not None}
         version, current, topology = self._parameters.version, self._parameters.current, self._setting.topology
         if not topology.is_horizontal:
-            record.losses.append(losses[topology.label_holder])
+            record.train.losses.append(losses[topology.label_holder])
             gradients = gradients_of_round(given, topology.bottoms, topology.label_holder)
             return Observation(number, begun.indices, version, current, gradients)
         sizes = [len(rows) for rows in topology.rows_of_each(begun.indices)]
-        record.losses.append(sum(size * losses[worker] for worker, size in enumerate(sizes)) / len(begun.indices))
+        record.train.losses.append(sum(size * losses[worker] for worker, size in enumerate(sizes)) / len(begun.indices))
         own = tuple(gradients_of_round({0: given[worker]}, 1, 0) for worker in range(topology.workers))
         return Observation(number, begun.indices, version, current, averaged(own, sizes), own)
 
@@ -162,12 +162,12 @@ class Trainer:
         parameters.update(number, observation.gradients)
         self._drawn.add(observation.indices)
         record.rounds = number
-        record.rates.append(parameters.rate(number))
+        record.train.rates.append(parameters.rate(number))
         record.model = parameters.current
-        record.ends.append(time.monotonic())
+        record.ends.append(record.elapsed)
         record.memory.append(self._process.memory_info().rss)
         traffic = self._session.traffic.for_journal
-        self._journal.round(number, self._setting.rounds, record.losses[-1], record.rates[-1], traffic)
+        self._journal.round(number, self._setting.rounds, record.train.losses[-1], record.train.rates[-1], traffic)
 
     async def _enough(self) -> bool:
         """Evaluate if that is due after the last round, and tell whether training may end with it."""
@@ -175,12 +175,13 @@ class Trainer:
         if not number or every is None or number % every:
             return False
         await self._evaluator.evaluate()
-        self._record.stopped_early = number < self._setting.rounds and has_converged(self._config, self._record)
-        return self._record.stopped_early
+        self._record.train.stopped_early = number < self._setting.rounds and has_converged(self._config, self._record)
+        return self._record.train.stopped_early
 
     def _state(self) -> tuple[State, dict[str, Tensor]]:
         """Return all that it takes to go on after the last whole round."""
         session = self._session
+        self._close_record()
         state = State(
             config=json.loads(self._config.model_dump_json()),
             held=tuple(map(holding, session.members)),
@@ -188,15 +189,16 @@ class Trainer:
             generations=session.membership.generations,
             version=self._parameters.version,
             drawn=str(self._drawn),
-            federation=time.monotonic() - self._began,
+            at=time.time(),
+            seconds=self._record.elapsed,
+            record=self._record.of_whole_rounds(),
             bytes_up=session.traffic.up,
             bytes_down=session.traffic.down,
-            bytes_peer=session.traffic.peer,
-            **of_record(self._record),
         )
         return state, self._parameters.tensors()
 
     def _close_record(self) -> None:
         record, traffic = self._record, self._session.traffic
         record.seconds = time.monotonic() - self._began
-        record.bytes_up, record.bytes_down, record.bytes_peer = traffic.up.total(), traffic.down.total(), traffic.peer
+        wire = record.bytes
+        wire.up, wire.down, wire.peer = traffic.up.total(), traffic.down.total(), traffic.peer

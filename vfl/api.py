@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from PIL.Image import Image
 
 from vfl.errors import UserError, from_words
-from vfl.folder.show import numbers_in_words, verdict
+from vfl.folder.schema import as_json
+from vfl.folder.summary import Summary
+from vfl.folder.words import numbers_in_words, verdict
 
 SHOWN = 12
 """Images in a picture of a run."""
@@ -108,20 +110,25 @@ class Run:
     """The result of a run."""
 
     folder: Path
-    summary: dict[str, Any]
-    """What summary.json says."""
+    result: Summary
+    """What summary.json says, as attributes: `run.result.attack.psnr_mean`."""
     arrays: dict[str, NDArray[Any]]
     """What recovered.npz holds."""
 
     @property
+    def summary(self) -> dict[str, Any]:
+        """Return what summary.json says."""
+        return as_json(self.result)
+
+    @property
     def verdict(self) -> str:
         """Return in one sentence what the coordinator learned."""
-        return verdict(self.summary)
+        return verdict(self.result)
 
     @property
     def losses(self) -> list[float]:
         """Return the loss of every round."""
-        return list(self.summary["train"]["losses"])
+        return list(self.result.train.losses)
 
     def images(self) -> Images:
         """Return the images, recovered and real."""
@@ -135,7 +142,7 @@ class Run:
         rows = "".join(
             f'<tr><th style="text-align: left">{html.escape(name)}</th>'
             f'<td style="text-align: left">{html.escape(value)}</td></tr>'
-            for name, value in numbers_in_words(self.summary)
+            for name, value in numbers_in_words(self.result)
         )
         picture = ""
         if "x" in self.arrays and self.arrays["x"].ndim == 4:

@@ -12,7 +12,8 @@ from vfl.config import RunConfig
 from vfl.errors import InterruptedRunError, UserError
 from vfl.folder.events import write_events
 from vfl.folder.journal import Journal
-from vfl.folder.results import Record, write_recovery, write_summary
+from vfl.folder.record import Record, write_summary
+from vfl.folder.recovered import write_recovery
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """What a person sends to stop a coordinator; `cafe run` passes Ctrl-C on as SIGTERM."""
@@ -35,12 +36,12 @@ def conclude(
         with stoppable(stop_signals):
             recovery = recover(journal.step)
     except UserError as error:
-        if not record.withheld and not record.stopped_early:
+        if not record.withheld and not record.train.stopped_early:
             raise
         recovery = Recovery(used=(), notes=(f"The attack had too few rounds: {error}",))
     if recovery.slices is not None or recovery.representations is not None:
         write_recovery(out, setting, recovery)
-    write_summary(out, config, setting, record, recovery, time.monotonic() - began)
+    write_summary(out, config, setting, record, recovery=recovery, attack_seconds=time.monotonic() - began)
     write_events(out, record)
 
 

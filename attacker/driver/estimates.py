@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attacker.interface import Progress, Recovery, Setting, silent
 from vfl.errors import UserError
-from vfl.folder.results import write_partial, write_snapshot
+from vfl.folder.recovered import write_partial, write_snapshot
 
 STEP_EVERY_SECONDS = 0.1
 ESTIMATE_EVERY_SECONDS = 2.0

@@ -15,8 +15,9 @@ from attacker.interface import Setting
 from attacker.start import start_attack
 from vfl.config import RunConfig
 from vfl.errors import UserError, in_words
+from vfl.folder import clear_run
 from vfl.folder.journal import Journal
-from vfl.folder.results import Record, clear_run
+from vfl.folder.record import Record
 from vfl.folder.transcript import Transcript
 
 COPIES = 4

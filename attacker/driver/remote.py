@@ -13,7 +13,8 @@ from attacker.driver.process import Begin, main
 from attacker.interface import Observation, Progress, Recovery, Setting
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
-from vfl.folder.results import PARTIAL, Queue
+from vfl.folder.recovered import PARTIAL
+from vfl.folder.summary import Queue
 from vfl.folder.transcript.spool import SLOTS, Places, Spool
 from vfl.forkserver import context, warm_up
 

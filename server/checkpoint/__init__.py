@@ -19,11 +19,12 @@ from server.membership import Member
 from vfl.config import RunConfig
 from vfl.files import PRIVATE, write_atomically
 from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
-from vfl.folder.results import Disturbance, Evaluated, Record
+from vfl.folder.record import Record
+from vfl.folder.schema import Live, as_json
 from vfl.observation import Setting
 from vfl.partition import Box
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 KEPT = 2
 """How many checkpoints of a run there are at a time: the last, and the one before, should the last be damaged."""
 
@@ -48,20 +49,18 @@ class Known(BaseModel):
         return cls(boxes=setting.boxes, tested=tested, **about)
 
 
-class State(BaseModel):
+class State(Live):
     """What a checkpoint says besides its tensors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    format: Literal[1] = FORMAT
+    format: Literal[2] = FORMAT
     config: dict[str, Any]
     held: tuple[str, ...]
     """What each worker held when the run began, as a digest."""
-    known: Known | None = None
-    """None in checkpoints of earlier releases."""
+    known: Known
     generations: dict[int, int]
     """How often each worker had come back."""
-    rounds: PositiveInt
     version: PositiveInt
     """Of the parameters."""
     drawn: str
@@ -69,69 +68,30 @@ class State(BaseModel):
     at: float
     """When the checkpoint was made, in seconds since 1970."""
     seconds: float
-    """How long the run had taken until then, from its start, and from its first round on (`federation`)."""
-    federation: float
-    losses: list[float]
-    rates: list[float]
-    evaluations: list[Evaluated]
-    ends: list[float]
-    """When each round ended, in seconds from the start."""
-    memory: list[int]
-    withheld: dict[int, int]
-    disturbances: list[Disturbance]
+    """How long the run had taken until then, from its start."""
+    record: Record
     bytes_up: dict[int, int]
     bytes_down: dict[int, int]
     """By worker."""
-    bytes_peer: int
-    bytes_raw: int
+
+    @property
+    def rounds(self) -> int:
+        """Return how many rounds had been done."""
+        return self.record.rounds
 
     @property
     def traffic(self) -> tuple[Counter[int], Counter[int]]:
         """Return the bytes up and down, by worker."""
         return Counter(self.bytes_up), Counter(self.bytes_down)
 
-    def setting(self, config: RunConfig, labels: tuple[int, ...] | None) -> Setting | None:
-        """Return the run's setting, with the labels if the coordinator has them; None where it is not known."""
+    def setting(self, config: RunConfig, labels: tuple[int, ...] | None) -> Setting:
+        """Return the run's setting, with the labels if the coordinator has them."""
         known = self.known
-        if known is None:
-            return None
         return Setting.of(config, known.boxes, known.classes, known.samples, shares=known.shares, labels=labels)
 
-    def record(self) -> Record:
+    def continued(self) -> Record:
         """Return the record of a run that goes on from here."""
-        began = time.monotonic() - self.seconds
-        return Record(
-            rounds=self.rounds,
-            seconds=self.federation,
-            began=began,
-            losses=[*self.losses],
-            rates=[*self.rates],
-            evaluations=[*self.evaluations],
-            ends=[began + end for end in self.ends],
-            memory=[*self.memory],
-            withheld={**self.withheld},
-            disturbances=[*self.disturbances],
-            bytes_peer=self.bytes_peer,
-            bytes_raw=self.bytes_raw,
-        )
-
-
-def of_record(record: Record) -> dict[str, Any]:
-    """Return the part of a state that the record has, up to its last whole round."""
-    rounds = record.rounds
-    return {
-        "rounds": rounds,
-        "at": time.time(),
-        "seconds": time.monotonic() - record.began,
-        "losses": record.losses[:rounds],  # a round that was cut off may have left its loss
-        "rates": record.rates,
-        "evaluations": record.evaluations,
-        "ends": [end - record.began for end in record.ends],
-        "memory": record.memory,
-        "withheld": {worker: number for worker, number in record.withheld.items() if number <= rounds},
-        "disturbances": record.disturbances,
-        "bytes_raw": record.bytes_raw,
-    }
+        return self.record.model_copy(deep=True, update={"began": time.monotonic() - self.seconds})
 
 
 class Checkpoints:
@@ -151,17 +111,17 @@ class Checkpoints:
         return self._every is not None and number % self._every == 0
 
     def wanted(self, record: Record) -> bool:
-        """Tell whether the last round or evaluation is in no checkpoint yet, where checkpoints are made."""
-        there_is = (self.last, self._evaluations)
-        return self._every is not None and bool(record.rounds) and (record.rounds, len(record.evaluations)) > there_is
+        """Return True if the last round or evaluation is not in a checkpoint yet, and there are to be checkpoints."""
+        done = (record.rounds, len(record.train.evaluations))
+        return self._every is not None and bool(record.rounds) and done > (self.last, self._evaluations)
 
     def write(self, state: State, tensors: Mapping[str, Tensor]) -> None:
         """Write a checkpoint, and remove those that it makes superfluous."""
         path = self._folder / checkpoint_name(state.rounds)
         self.before()
-        about = {"state": json.dumps(state.model_dump(mode="json"), allow_nan=False)}
+        about = {"state": json.dumps(as_json(state), allow_nan=False)}
         write_atomically(path, lambda partial: write_tensors(partial, tensors, about, checked=True), mode=PRIVATE)
-        self.last, self._evaluations = state.rounds, len(state.evaluations)
+        self.last, self._evaluations = state.rounds, len(state.record.train.evaluations)
         for superfluous in checkpoints_in(self._folder)[KEPT:]:
             superfluous.unlink()
 

@@ -8,37 +8,38 @@ from server.checkpoint.resume import Resumed, forget_later
 from server.evaluation import has_converged
 from server.parameters import Parameters
 from vfl.config import RunConfig
-from vfl.folder.results import Disturbance, Record, clear_run
+from vfl.folder import clear_run
+from vfl.folder.record import Record
+from vfl.folder.summary import Disturbance
 from vfl.observation import Setting
 
 
 def is_finished(config: RunConfig, state: State) -> bool:
     """Tell whether nothing is left for the workers to do: no round, and no evaluation."""
-    known, record = state.known, state.record()
-    if known is None or (known.tested and record.last_evaluation is None):
+    known, record = state.known, state.continued()
+    if known.tested and record.last_evaluation is None:
         return False
     return state.rounds >= _planned(config, state) or (record.last_evaluation is not None and _stopped(config, record))
 
 
 def take_up(config: RunConfig, resumed: Resumed, labels: tuple[int, ...] | None, out: Path) -> tuple[Setting, Record]:
     """Return the setting and the record of a finished run, and clear its folder for the results."""
-    state, record = resumed.state, resumed.state.record()
+    state, record = resumed.state, resumed.state.continued()
     setting = state.setting(config, labels)
-    assert setting is not None
     parameters = Parameters(setting, config.training)
     parameters.restore(state.version, resumed.tensors)
     clear_run(out, resumed=True)
     forget_later(out, resumed)
     record.model = parameters.current
-    record.stopped_early = state.rounds < _planned(config, state)
-    record.bytes_up, record.bytes_down = (counted.total() for counted in state.traffic)
+    record.train.stopped_early = state.rounds < _planned(config, state)
     reason = f"the coordinator was resumed from its checkpoint of round {state.rounds}"
-    record.disturbances.append(Disturbance(state.rounds + 1, (reason,), time.time() - state.at, resumed.redone))
+    record.disturbances.append(
+        Disturbance(round=state.rounds + 1, reasons=[reason], seconds=time.time() - state.at, redone=resumed.redone)
+    )
     return setting, record
 
 
 def _planned(config: RunConfig, state: State) -> int:
-    assert state.known is not None
     return config.federation.planned_rounds(max(state.known.shares, default=state.known.samples))
 
 

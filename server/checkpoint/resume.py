@@ -175,8 +175,6 @@ def _checked(
         recorded = Transcript(folder)
     except UserError as error:
         setting = state.setting(config, labels)
-        if setting is None:
-            raise DamagedError(str(error)) from None
         problems.append(f"{error}; the checkpoint has what it said, and it is written anew")
         TranscriptWriter(folder, config, setting)
         recorded = Transcript(folder)

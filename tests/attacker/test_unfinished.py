@@ -10,7 +10,7 @@ from attacker.exact import Exact
 from attacker.interface import Recovery, share, silent
 from attacker.inversion import InversionOptions
 from tests.attacker.test_exact_attack import images, setting_for
-from vfl.folder.results import PARTIAL
+from vfl.folder.recovered import PARTIAL
 from vfl.local.one_process import observations
 from vfl.training import TrainingConfig
 

@@ -14,7 +14,8 @@ from tests.deploy.compose_support import IMAGE, Composed, build_image, docker, e
 from tests.integration.command_support import cafe, wait_for
 from vfl.config import load_config
 from vfl.datasets.slices import WorkerData, load_data, slice_for
-from vfl.folder.results import load_summary
+from vfl.folder.schema import as_json
+from vfl.folder.summary import load_summary
 from vfl.maths.metrics import psnr
 
 pytestmark = [
@@ -85,7 +86,7 @@ def assert_the_numbers_of_a_run(results, config, changes, tmp_path):
     settings = [word for change in changes for word in ("--set", change)]
     done = cafe("run", config, "--out", tmp_path / "here", "--quiet", *settings)
     assert done.returncode == 0, done.stderr
-    found, expected = load_summary(results), load_summary(tmp_path / "here")
+    found, expected = as_json(load_summary(results)), as_json(load_summary(tmp_path / "here"))
     assert found["train"] == expected["train"]
     assert len(found["train"]["losses"]) == found["rounds"]
     assert psnr_of_each(results) == pytest.approx(psnr_of_each(tmp_path / "here"), abs=1e-3)

@@ -33,12 +33,13 @@ from protos.coordinator_pb2 import (
 from protos.doctor_pb2 import Block, CompareReply, CompareRequest, Finding, Party, ReportRequest
 from protos.tensors_pb2 import Bundle, Chunk, TensorSpec
 from protos.worker_pb2 import SwapHeader, SwapPart
-from server.checkpoint import State, of_record
+from server.checkpoint import Known, State
 from tests.fuzz.support import CORPUS
 from tests.fuzz.table_seeds import CSV, parquets
 from tests.support import small_config
 from vfl.datasets.slices import load_data, slice_for
-from vfl.folder.results import Record
+from vfl.folder.record import Record
+from vfl.folder.summary import Train
 from vfl.folder.transcript import TranscriptWriter
 from vfl.models.whole import first_model
 from vfl.net.certs import make_certificates
@@ -239,18 +240,20 @@ def transcript() -> dict[str, bytes]:
 
 def state() -> bytes:
     """What a checkpoint says besides its tensors."""
-    record = Record(rounds=2, losses=[1.0, 0.5], rates=[0.1, 0.1], ends=[0.1, 0.2], memory=[1, 1])
+    record = Record(rounds=2, train=Train(losses=[1.0, 0.5], rates=[0.1, 0.1]), ends=[0.1, 0.2], memory=[1, 1])
+    boxes = tuple(partition((1, 8, 8), 4))
     whole = State(
         config=small_config().model_dump(mode="json"),
         held=("a", "b", "c", "d"),
+        known=Known(boxes=boxes, classes=10, samples=24, shares=(), tested=False),
         generations={1: 2},
         version=3,
         drawn="digest",
-        federation=1.0,
+        at=1.0,
+        seconds=1.0,
+        record=record,
         bytes_up={0: 9},
         bytes_down={0: 9},
-        bytes_peer=0,
-        **of_record(record),
     )
     return whole.model_dump_json().encode()
 

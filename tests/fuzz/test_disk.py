@@ -19,7 +19,7 @@ from vfl.datasets.slices import WorkerData
 from vfl.errors import UserError
 from vfl.files import archive, read_bounded
 from vfl.files.yaml_text import YamlError, parse_yaml
-from vfl.folder.results import load_summary
+from vfl.folder.summary import load_summary
 from vfl.net.certs import make_certificates
 from vfl.net.tls import COORDINATOR, load_identity, read_certificate, role_of
 from vfl.ui.gallery import load_gallery

@@ -9,8 +9,9 @@ from tests.fuzz.folder_support import QUIETLY, held, recorded
 from tests.vfl.report.made import config_of, images, write_run
 from vfl.cli import app
 from vfl.errors import UserError
+from vfl.folder import clear_run
 from vfl.folder.journal import NAME, Journal
-from vfl.folder.results import clear_run, load_summary
+from vfl.folder.summary import load_summary
 from vfl.report.main import write_report
 from vfl.ui.watch import Watch
 
@@ -46,7 +47,7 @@ def test_results_of_an_attack_are_not_written_through_links(here, home):
     before = held(home)
     app(["attack", str(folder), *QUIETLY], standalone_mode=False)
     assert held(home) == before
-    assert load_summary(results)["attack"]["name"] == "none"
+    assert load_summary(results).attack.name == "none"
     assert not (results / NAME).is_symlink()
 
 

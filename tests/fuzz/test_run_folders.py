@@ -15,7 +15,8 @@ from tests.vfl.report.made import config_of, images, write_run
 from vfl.errors import UserError
 from vfl.folder import journal
 from vfl.folder.journal import NAME, Journal, Tail
-from vfl.folder.results import load_summary
+from vfl.folder.schema import as_json
+from vfl.folder.summary import load_summary
 from vfl.report.export import export_csv
 from vfl.report.folder import read_run
 from vfl.report.main import write_report
@@ -37,7 +38,7 @@ def plain_run(tmp_path_factory):
     write_run(folder, config_of(), images(6), scored=False)
     (folder / "recovered.npz").unlink()
     run_page(folder)
-    return folder, load_summary(folder)
+    return folder, as_json(load_summary(folder))
 
 
 def keys(tree, above=()):
@@ -129,7 +130,7 @@ def test_a_picture_that_is_none_is_left_out(run):
 )
 def test_a_summary_that_is_made_up_ends_with_a_sentence(run, key, value):
     *parts, last = key.split(".")
-    tree = at = load_summary(run)
+    tree = at = as_json(load_summary(run))
     for part in parts:
         at = at[part]
     at[last] = value
@@ -140,7 +141,7 @@ def test_a_summary_that_is_made_up_ends_with_a_sentence(run, key, value):
 
 
 def test_a_summary_that_nests_too_deep_for_the_page_ends_with_a_sentence(run):
-    tree = load_summary(run)
+    tree = as_json(load_summary(run))
     for _ in range(500):
         tree["config"]["data"] = {"name": "x", "more": tree["config"]["data"]}
     (run / "summary.json").write_text(json.dumps(tree))

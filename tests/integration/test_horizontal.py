@@ -17,6 +17,7 @@ from vfl.datasets.slices import load_data
 from vfl.doctor.findings import Level
 from vfl.doctor.main import examine_setup
 from vfl.doctor.party import Setup
+from vfl.folder.schema import as_json
 from vfl.folder.transcript import Transcript
 from vfl.local.launch import run_federation
 from vfl.models.whole import state_dict, whole_model
@@ -153,7 +154,7 @@ def test_exact_follows_samples_while_the_model_learns(tmp_path):
     )  # fmt: skip
     data = load_data(config)
     run_federation(config, data, tmp_path, quiet=True)
-    attack = score_run(tmp_path, config, data)["attack"]
+    attack = as_json(score_run(tmp_path, config, data).attack)
     assert attack["share_30db"] > 0.8
 
 
@@ -169,7 +170,7 @@ def test_cafe_gets_closer_than_a_guess(tmp_path):
     )  # fmt: skip
     data = load_data(config)
     run_federation(config, data, tmp_path, quiet=True)
-    attack = score_run(tmp_path, config, data)["attack"]
+    attack = as_json(score_run(tmp_path, config, data).attack)
     assert attack["psnr_mean"] > attack["psnr_baseline"] + 3
 
 

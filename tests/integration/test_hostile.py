@@ -13,7 +13,7 @@ from tests.integration.hostile_support import Strangers, connect
 from tests.integration.protocol_support import join_request, refused
 from tests.support import assert_same, run_in_processes
 from vfl.config import load_config
-from vfl.folder.results import load_summary
+from vfl.folder.summary import load_summary
 from vfl.folder.transcript import Transcript
 from vfl.limits import SPARE_CONNECTIONS
 from vfl.net.certs import make_certificates
@@ -115,7 +115,7 @@ def test_strangers_at_a_tls_port_change_no_number_and_keep_nobody_out(file, undi
         one.close()
     assert [process.returncode for process in (coordinator, *workers)] == [0, 0, 0], said
     assert codes <= {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
-    assert len(load_summary(out)["disturbances"]) == 1
+    assert len(load_summary(out).disturbances) == 1
     assert_same(list(Transcript(out / "transcript")), undisturbed)
 
 

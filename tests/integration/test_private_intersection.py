@@ -18,7 +18,7 @@ from server.refusal import RefusedError
 from tests.integration.command_support import cafe, start
 from tests.integration.test_labels_at_coordinator import listening
 from vfl.errors import RunFailedError
-from vfl.folder.results import load_summary
+from vfl.folder.summary import load_summary
 from vfl.limits import PRIVATE_BYTES
 from vfl.net.network import PROTOCOL_VERSION
 from worker.alignment.intersection import intersect
@@ -60,7 +60,7 @@ def test_two_workers_train_on_the_rows_that_both_have(files):
     workers = [start(*work, "--id", m, "--data", folder / f"{m}.csv", tag=str(folder)) for m in range(2)]
     said = [process.communicate(timeout=200)[1] for process in (server, *workers)]
     assert [process.returncode for process in (server, *workers)] == [0, 0, 0], said
-    assert load_summary(folder / "out")["samples"] == 20
+    assert load_summary(folder / "out").samples == 20
     found = np.load(folder / "out" / "recovered.npz")["x"]
     real = np.array([row[:2] for row in common])
     real = (real - real.mean(0)) / real.std(0)

@@ -22,7 +22,7 @@ from vfl.cluster import check_cluster, leave
 from vfl.config import load_config, parse_config
 from vfl.datasets.slices import load_data
 from vfl.errors import UserError
-from vfl.folder.results import load_summary
+from vfl.folder.summary import load_summary
 from vfl.folder.transcript import Transcript
 from vfl.local.launch import check as check_run
 from vfl.local.launch import run_federation
@@ -117,7 +117,7 @@ def test_step_three_on_a_cluster_that_loses_a_node_finds_the_same_bits(cluster, 
     changed = load_config(file, on_ray)
     attack_transcript(Transcript(tmp_path / "local" / "transcript"), changed, tmp_path / "offline")
     score_run(tmp_path / "offline", changed, data)
-    assert load_summary(tmp_path / "local")["attack"]["share_30db"] > 0.8
+    assert load_summary(tmp_path / "local").attack.share_30db > 0.8
     expected = _recovered(tmp_path / "local")
     assert _recovered(tmp_path / "live") == expected
     assert _recovered(tmp_path / "offline") == expected

@@ -14,7 +14,8 @@ from vfl.config import load_config
 from vfl.datasets.slices import load_data
 from vfl.datasets.tables.words import is_number
 from vfl.errors import UserError
-from vfl.folder.results import load_summary
+from vfl.folder.schema import as_json
+from vfl.folder.summary import load_summary
 from vfl.local.launch import run_federation
 from vfl.referee import score_run
 from worker.alignment import hold
@@ -38,7 +39,7 @@ def adult(tmp_path_factory):
     config = config_of("adult")
     data = load_data(config)
     run_federation(config, data, out, quiet=True)
-    return out, score_run(out, config, data)
+    return out, as_json(score_run(out, config, data))
 
 
 def test_exact_chooses_least_squares_by_itself_and_recovers_every_row(adult):
@@ -116,13 +117,13 @@ def aligned(folder, files, *changes):
         for process in parties:
             process.kill()
     assert [process.returncode for process in parties] == [0] * len(parties), said
-    return load_summary(folder / "out"), said
+    return as_json(load_summary(folder / "out")), said
 
 
 def scored(out, files, *changes):
     """The coordinator knows no file: what it rebuilt is held against the files here."""
     config = config_of("adult_parties", *SMALL, *changes, f"data.files=[{', '.join(map(str, files))}]")
-    return score_run(out, config, load_data(config))["attack"]
+    return as_json(score_run(out, config, load_data(config)).attack)
 
 
 def test_parties_with_files_of_their_own_are_aligned_over_the_wire(tmp_path):
@@ -184,7 +185,7 @@ def test_a_run_says_and_records_how_many_rows_each_party_brought(tmp_path):
     words = " ".join((done.stdout + done.stderr).split())
     assert words.count("13 rows are in all files; bank.csv has 16 rows, shop.csv has 16 rows") == 1
     files = [{"source": f"{name}.csv", "rows": 16, "unlabelled": 0, "incomplete": 0} for name in rows]
-    assert load_summary(tmp_path / "out")["tables"] == {"rows": 13, "files": files}
+    assert as_json(load_summary(tmp_path / "out").tables) == {"rows": 13, "files": files}
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet", "npz", "NPZ"])

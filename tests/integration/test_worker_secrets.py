@@ -21,7 +21,7 @@ from vfl.cli.ending import finish
 from vfl.datasets.slices import boxes_of, load_data
 from vfl.errors import RunFailedError
 from vfl.files import state_folder
-from vfl.folder.show import defence_lines
+from vfl.folder.words import defence_lines
 from vfl.local.launch import run_federation
 from vfl.local.one_process import OneProcess
 from vfl.observation import ModelTensors, Observation, Setting

@@ -1,12 +1,13 @@
 """Checkpoints: what is restored goes on bit by bit, what is damaged is named, and the last good one is used."""
 
 import resource
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from server.checkpoint import KEPT, Checkpoints, Known, State, checkpoint_name, folder_of, of_record, read_checkpoint
+from server.checkpoint import KEPT, Checkpoints, Known, State, checkpoint_name, folder_of, read_checkpoint
 from server.checkpoint.resume import check_drawn, check_held, find_checkpoint, forget_later
 from server.parameters import Parameters
 from server.schedule import Drawn
@@ -15,10 +16,13 @@ from tests.support import flat, run_in_one_process, setting_of, small_config
 from vfl.config import RunConfig
 from vfl.errors import UserError
 from vfl.files.tensor_file import DamagedError
-from vfl.folder.results import Disturbance, Evaluated, Record
+from vfl.folder.record import Record
+from vfl.folder.summary import Bytes, Disturbance, Evaluated, Train
 from vfl.folder.transcript import Transcript, TranscriptWriter
 from vfl.folder.transcript.files import round_name
 from vfl.observation import ModelTensors
+
+LEFT = Disturbance(round=1, reasons=["worker 1 left in round 1"], seconds=0.5, redone=1)
 
 
 def config_of(**changes) -> RunConfig:
@@ -29,11 +33,15 @@ def config_of(**changes) -> RunConfig:
 def state_of(config: RunConfig, rounds: int, version: int = 1) -> State:
     record = Record(
         rounds=rounds,
-        losses=[0.1 + 0.2 * number for number in range(rounds + 1)],  # one of a round that was cut off
-        rates=[1e-3] * rounds,
-        evaluations=[Evaluated(rounds, 0.3, 2 / 3)],
+        seconds=1.5,
+        train=Train(
+            losses=[0.1 + 0.2 * number for number in range(rounds + 1)],  # one of a round that was cut off
+            rates=[1e-3] * rounds,
+            evaluations=[Evaluated(round=rounds, loss=0.3, accuracy=2 / 3)],
+        ),
+        bytes=Bytes(peer=3),
         withheld={1: rounds, 2: rounds + 1},
-        disturbances=[Disturbance(1, ("worker 1 left in round 1",), 0.5, 1)],
+        disturbances=[LEFT],
     )
     return State(
         config=config.model_dump(mode="json"),
@@ -42,11 +50,11 @@ def state_of(config: RunConfig, rounds: int, version: int = 1) -> State:
         generations={1: 2},
         version=version,
         drawn="",
-        federation=1.5,
+        at=time.time(),
+        seconds=record.elapsed,
+        record=record.of_whole_rounds(),
         bytes_up={0: 7},
         bytes_down={},
-        bytes_peer=3,
-        **of_record(record),
     )
 
 
@@ -97,11 +105,11 @@ def test_the_record_comes_back_without_what_was_cut_off(tmp_path):
     config = config_of()
     (path,) = write(tmp_path, config, 3)
     state, tensors = read_checkpoint(path)
-    record = state.record()
-    assert record.losses == [0.1, 0.1 + 0.2, 0.1 + 0.4]
+    record = state.continued()
+    assert record.train.losses == [0.1, 0.1 + 0.2, 0.1 + 0.4]
     assert record.withheld == {1: 3}
-    assert record.evaluations == [Evaluated(3, 0.3, 2 / 3)]
-    assert record.disturbances == [Disturbance(1, ("worker 1 left in round 1",), 0.5, 1)]
+    assert record.train.evaluations == [Evaluated(round=3, loss=0.3, accuracy=2 / 3)]
+    assert record.disturbances == [LEFT]
     assert state.traffic[0] == {0: 7}
     assert torch.equal(tensors["a"], torch.arange(300.0) + 3)
 
@@ -263,7 +271,7 @@ def test_an_attack_with_checkpoints_keeps_its_rounds():
 
 
 def test_a_state_of_another_format_is_no_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(State, "model_dump", lambda self, mode: {"format": 99})
+    monkeypatch.setattr(State, "model_dump", lambda self, **_: {"format": 99})
     (path,) = write(tmp_path, config_of(), 3)
-    with pytest.raises(DamagedError, match="is not a checkpoint of format 1, which this release reads"):
+    with pytest.raises(DamagedError, match="is not a checkpoint of format 2, which this release reads"):
         read_checkpoint(path)

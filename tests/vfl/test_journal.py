@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from vfl.folder import clear_run
 from vfl.folder import journal as module
 from vfl.folder.journal import NAME, Journal, Tail
-from vfl.folder.results import clear_run
 
 NO_TRAFFIC = dict
 

@@ -5,8 +5,9 @@ import torch
 from vfl.config import parse_config
 from vfl.datasets.slices import load_data
 from vfl.files.archive import save_arrays
-from vfl.folder.results import save_summary
+from vfl.folder.record import Record, write_summary
 from vfl.maths.metrics import exact_rows, psnr, r2, ssim
+from vfl.recovery import Recovery
 from vfl.referee import best_order, score_images, score_run, score_table
 
 
@@ -68,20 +69,20 @@ def test_labels_without_images_are_counted_in_the_order_that_fits_within_cells(t
     found = data.y.clone()
     found[[0, 1, 2]] = data.y[[1, 2, 0]]  # a cell's order is arbitrary
     found[4] = -1  # unknown
-    save_summary(tmp_path, {"rounds": 1, "attack": {}})
+    write_summary(tmp_path, config, None, Record(rounds=1))
     save_arrays(tmp_path / "recovered.npz", {"labels": found.numpy(), "cell": np.array([0, 0, 0, 3, 4, 5])})
-    assert score_run(tmp_path, config, data)["attack"]["label_accuracy"] == pytest.approx(5 / 6)
+    assert score_run(tmp_path, config, data).attack.label_accuracy == pytest.approx(5 / 6)
 
 
 @pytest.mark.parametrize("used", [["gradients"], ["gradients", "labels"]])
 def test_labels_go_with_their_samples_unless_they_were_told(tmp_path, used):
     config = parse_config({"data": {"name": "digits", "samples": 4}, "federation": {"batch_size": 2, "rounds": 2}}, "x")
     data = load_data(config)
-    save_summary(tmp_path, {"attack": {"used": used}, "rounds": 2})
+    write_summary(tmp_path, config, None, Record(rounds=2), recovery=Recovery(used=tuple(used)))
     labels = data.y.clone() if "labels" in used else data.y[[1, 0, 2, 3]]
     found = {"x": data.x[[1, 0, 2, 3]].numpy(), "cell": np.array([0, 0, 2, 3]), "labels": labels.numpy()}
     save_arrays(tmp_path / "recovered.npz", found)
-    assert score_run(tmp_path, config, data)["attack"]["label_accuracy"] == 1
+    assert score_run(tmp_path, config, data).attack.label_accuracy == 1
     with np.load(tmp_path / "recovered.npz") as arrays:
         assert arrays["labels"].tolist() == data.y.tolist()
 
@@ -89,7 +90,7 @@ def test_labels_go_with_their_samples_unless_they_were_told(tmp_path, used):
 def test_what_an_attack_says_of_a_sample_goes_where_the_sample_goes(tmp_path):
     config = parse_config({"data": {"name": "digits", "samples": 4}, "federation": {"batch_size": 2, "rounds": 2}}, "x")
     data = load_data(config)
-    save_summary(tmp_path, {"attack": {}, "rounds": 2})
+    write_summary(tmp_path, config, None, Record(rounds=2))
     found = {"x": data.x[[1, 0, 2, 3]].numpy(), "cell": np.array([0, 0, 2, 3])}
     found |= {"certificates": np.array([[0.1], [0.2], [0.3], [0.4]]), "representation_0": np.arange(4.0).reshape(4, 1)}
     save_arrays(tmp_path / "recovered.npz", found)

@@ -2,7 +2,9 @@
 
 import torch
 
-from vfl.folder.results import Evaluated, Record, clear_run, write_model
+from vfl.folder import clear_run
+from vfl.folder.record import Record, write_model
+from vfl.folder.summary import Evaluated, Train
 from vfl.models.whole import state_dict, whole_model
 from vfl.observation import ModelTensors
 from vfl.registry import PluginSection
@@ -44,9 +46,13 @@ def test_without_a_round_there_is_no_model_and_a_new_run_clears_the_old_one(tmp_
     assert not list(tmp_path.iterdir())
 
 
+def evaluated(number: int, loss: float, accuracy: float) -> Evaluated:
+    return Evaluated(round=number, loss=loss, accuracy=accuracy)
+
+
 def test_the_last_evaluation_is_that_of_the_last_round():
-    record = Record(rounds=4, evaluations=[Evaluated(2, 1.0, 0.5), Evaluated(4, 0.9, 0.6)])
-    assert record.last_evaluation == Evaluated(4, 0.9, 0.6)
+    record = Record(rounds=4, train=Train(evaluations=[evaluated(2, 1.0, 0.5), evaluated(4, 0.9, 0.6)]))
+    assert record.last_evaluation == evaluated(4, 0.9, 0.6)
     record.rounds = 5  # the run was stopped before the next one
     assert record.last_evaluation is None
     assert Record().last_evaluation is None

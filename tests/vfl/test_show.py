@@ -1,8 +1,10 @@
 """A run's result on the terminal."""
 
-from vfl.folder.show import show_summary
+from vfl.cli.ending import show_summary
+from vfl.folder.summary import Summary
 
 SUMMARY = {
+    "config": {"federation": {"workers": 2}},
     "workers": 2,
     "samples": 10,
     "rounds": 3,
@@ -17,7 +19,7 @@ SUMMARY = {
 def test_the_closing_line_of_a_table_names_its_rows(tmp_path, capsys):
     for name in ("summary.json", "rows.csv", "rows.json", "report.html"):
         (tmp_path / name).touch()
-    show_summary(SUMMARY, tmp_path)
+    show_summary(Summary.model_validate(SUMMARY), tmp_path)
     printed = capsys.readouterr().out
     assert "rebuilt 10 of 10 rows exactly" in printed
     assert printed.endswith(f"Everything is in {tmp_path}: report.html, rows.csv, summary.json\n")
@@ -26,7 +28,7 @@ def test_the_closing_line_of_a_table_names_its_rows(tmp_path, capsys):
 def printed_rows(tmp_path, capsys, rows, *files):
     keys = ("source", "rows", "unlabelled", "incomplete")
     tables = {"rows": rows, "files": [dict(zip(keys, file, strict=True)) for file in files]}
-    show_summary(SUMMARY | {"tables": tables}, tmp_path)
+    show_summary(Summary.model_validate(SUMMARY | {"tables": tables}), tmp_path)
     return " ".join(capsys.readouterr().out.split())
 
 

@@ -1,5 +1,6 @@
 """`cafe bench defences`: what each defence costs, as a share of the computing that a worker does in a round anyway."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -90,7 +91,7 @@ def _federation(rounds: int, repeats: int) -> dict[str, Any]:
     seconds: dict[str, list[float]] = {"none": [], "fake_gradients": []}
     for _ in range(repeats):
         for name, took in seconds.items():
-            took.append(1 / federate(FederationCase(4, 0.01, rounds, 1, name), data)["rounds_per_second"])
+            took.append(federate(FederationCase(4, 0.01, rounds, 1, name), data).seconds_a_round or math.nan)
     pairs = zip(seconds["fake_gradients"], seconds["none"], strict=True)
     return {
         **{f"{name}_seconds": statistics.median(took) for name, took in seconds.items()},

@@ -25,7 +25,8 @@ from vfl.bench.rigs.hosts import Hosts, why_no_hosts
 from vfl.config import RunConfig, parse_config
 from vfl.datasets.slices import load_data
 from vfl.errors import RunFailedError
-from vfl.folder.results import load_summary
+from vfl.folder.schema import as_json
+from vfl.folder.summary import load_summary
 from vfl.folder.transcript import Transcript
 from vfl.local.launch import run_federation, sigterm_as_ctrl_c
 from vfl.net.certs import make_certificates
@@ -109,9 +110,9 @@ def bench_faults(out: Path | None, short: bool) -> None:
             "seed": SEED,
             "namespaces": why is None,
             "faults": [asdict(fault) | happened for fault, happened in zip(faults, struck, strict=True)],
-            "rounds": summary["rounds"],
-            "redone": sum(one["redone"] for one in summary["disturbances"]),
-            "disturbances": summary["disturbances"],
+            "rounds": summary.rounds,
+            "redone": sum(one.redone or 0 for one in summary.disturbances),
+            "disturbances": [as_json(one) for one in summary.disturbances],
             "updates": WORKERS * rounds,
             "updates_lost": WORKERS * rounds - _same_updates(undisturbed, disturbed / "out"),
             "difference": _difference(undisturbed, disturbed / "out"),

@@ -1,5 +1,6 @@
 """`cafe bench federation`: the wire's price, as rounds per second beside the same computation in one process."""
 
+import math
 import os
 import statistics
 import subprocess
@@ -21,7 +22,8 @@ from vfl.bench.rigs import save
 from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
 from vfl.device import keep_freed_memory
-from vfl.folder.results import load_summary
+from vfl.folder.schema import as_json
+from vfl.folder.summary import Summary, load_summary
 from vfl.local.launch import run_federation
 from vfl.local.one_process import OneProcess
 from vfl.observation import Setting
@@ -69,24 +71,22 @@ def bench_federation(out: Path | None, short: bool) -> None:
 
 def _measure(case: FederationCase, data: Data) -> dict[str, Any]:
     alone, federated, ratios = [], [], []
-    summary: dict[str, Any] = {}
-    loopback = 0
     for _ in range(case.repeats):
         alone.append(_one_process_rate(case, data))
         before = _loopback_bytes()
         summary = federate(case, data)
         loopback = _loopback_bytes() - before
-        federated.append(summary["rounds_per_second"])
+        federated.append(summary.rounds_per_second or math.nan)
         ratios.append(federated[-1] / alone[-1])
-    size = summary["bytes"]
+    raw = summary.bytes.raw
     return {
         "case": case.name,
         "one_process_rounds_per_second": statistics.median(alone),
         "federation_rounds_per_second": statistics.median(federated),
         "ratio": statistics.median(ratios),
         "ratios": ratios,
-        "message_bytes_over_raw": (size["up"] + size["down"] + size["peer"]) / size["raw"],
-        "loopback_bytes_over_raw": loopback / size["raw"],
+        "message_bytes_over_raw": (summary.bytes_a_round or 0.0) * summary.rounds / raw,
+        "loopback_bytes_over_raw": loopback / raw,
     }
 
 
@@ -107,7 +107,7 @@ def _one_process_rate(case: FederationCase, data: Data) -> float:
     return (len(ends) - 1 - first) / (ends[-1] - ends[first])
 
 
-def federate(case: FederationCase, data: Data) -> dict[str, Any]:
+def federate(case: FederationCase, data: Data) -> Summary:
     """Return the summary of a run."""
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
         run_federation(_config(case), data, Path(folder), quiet=True)
@@ -116,7 +116,7 @@ def federate(case: FederationCase, data: Data) -> dict[str, Any]:
 
 def _memory(data: Data, rounds: int) -> dict[str, Any]:
     summary = federate(FederationCase(4, 0.0, rounds, 1), data)
-    return {"rounds": rounds, **summary["coordinator_memory"]}
+    return {"rounds": rounds, **as_json(summary.coordinator_memory)}
 
 
 def _startup(data: Data) -> dict[str, float]:

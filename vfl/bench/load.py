@@ -16,7 +16,8 @@ from vfl.bench.rigs import save
 from vfl.bench.rigs.meter import GrowthMeter
 from vfl.config import RunConfig, parse_config
 from vfl.datasets.slices import load_data
-from vfl.folder.results import load_summary
+from vfl.folder.schema import as_json
+from vfl.folder.summary import load_summary
 from vfl.local.launch import run_federation
 
 HELD_SECONDS, FREE_SECONDS = 0.3, 0.1
@@ -72,11 +73,11 @@ def _steady(workers: int, rounds: int, console: Console) -> dict[str, Any]:
     parties = {"coordinator": "coordinator", "label holder": "worker 0", "largest other worker": f"worker {last}"}
     result: dict[str, Any] = {
         "workers": workers,
-        "rounds": summary["rounds"],
-        "rounds_per_second": summary["rounds_per_second"],
+        "rounds": summary.rounds,
+        "rounds_per_second": summary.rounds_per_second,
         "parties": {},
     }
-    title = f"{workers} workers, {summary['rounds']} rounds, {summary['rounds_per_second']:.1f} a second"
+    title = f"{workers} workers, {summary.rounds} rounds, {summary.rounds_per_second:.1f} a second"
     table = Table("", "memory: second tenth", "last tenth", "descriptors: second tenth", "last tenth", title=title)
     for party, name in parties.items():
         early, late = (meter.tenth(name, which, rounds) for which in (2, 10))
@@ -110,8 +111,8 @@ def _held_back(workers: int, rounds: int, console: Console) -> dict[str, Any]:
                         holding.join()
             summary = load_summary(Path(folder))
         most.append(meter.most("coordinator"))
-        rates.append(summary["rounds_per_second"])
-    upload = summary["bytes"]["up"] // summary["rounds"]
+        rates.append(summary.rounds_per_second)
+    upload = summary.bytes.up // summary.rounds
     result = {
         "workers": workers,
         "rounds": rounds,
@@ -152,12 +153,13 @@ def _behind(rounds: int, console: Console) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
         run_federation(config, load_data(config), Path(folder), quiet=True)
         summary = load_summary(Path(folder))
-    queue, memory = summary["attack"]["queue"], summary["coordinator_memory"]
-    result = {"rounds": rounds, "seen": int(summary["attack"]["notes"][0]), **queue, "memory_growth": memory["growth"]}
+    queue, growth = summary.attack.queue, summary.coordinator_memory.growth or 0
+    seen = int(str(summary.attack.notes[0]))
+    result = {"rounds": rounds, "seen": seen, **as_json(queue), "memory_growth": growth}
     console.print(
-        f"Rounds outrun the attack (4 workers, {rounds} rounds): {queue['spilled']} waited on disk, {queue['longest']} "
-        f"at once at most; the coordinator's memory {memory['growth'] / 1e6:+.1f} MB from the second tenth of the "
-        f"rounds to the last; the attack saw {result['seen']} of them, each once and in order."
+        f"Rounds outrun the attack (4 workers, {rounds} rounds): {queue.spilled} waited on disk, {queue.longest} "
+        f"at once at most; the coordinator's memory {growth / 1e6:+.1f} MB from the second tenth of the "
+        f"rounds to the last; the attack saw {seen} of them, each once and in order."
     )
     return result
 

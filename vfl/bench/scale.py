@@ -17,7 +17,8 @@ from vfl.bench.rigs.meter import CostMeter, peak_memory
 from vfl.config import RunConfig, parse_config
 from vfl.datasets.slices import load_data
 from vfl.folder.journal import NAME
-from vfl.folder.results import load_summary
+from vfl.folder.schema import as_json
+from vfl.folder.summary import load_summary
 from vfl.folder.versions import versions
 from vfl.local.launch import run_federation
 from vfl.plan.fitted import Fitted, fit_coefficients, predict
@@ -126,10 +127,10 @@ def measure_run(config: RunConfig) -> dict[str, Any]:
         memory["attack"] = meter.peak["attack"]
     return {
         "seconds": seconds,
-        "bytes": {key: summary["bytes"][key] for key in ("up", "down", "peer")},
+        "bytes": summary.bytes.model_dump(exclude={"raw"}),
         "memory": memory,
         "shared": meter.shared,
-        "wall_seconds": {**summary["seconds"], "all": time.monotonic() - began},
+        "wall_seconds": {**as_json(summary.seconds), "all": time.monotonic() - began},
     }
 
 

@@ -1,5 +1,6 @@
 """`cafe bench side`: what an attack beside the training costs the rounds, as seconds a round over those without one."""
 
+import math
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from attacker.interface import Attack, Progress, Recovery, Setting
 from vfl.bench.federation import NO_ATTACK, FederationCase, federate, noise
 from vfl.bench.rigs import save
 from vfl.datasets import Data
+from vfl.folder.schema import as_json
 from vfl.registry import PluginSection
 
 WORKERS = 4
@@ -76,8 +78,8 @@ def _measure(rival: Rival, data: Data, rounds: int, repeats: int) -> dict[str, A
     for _ in range(repeats):
         for attack, took in ((NO_ATTACK, alone), (rival.attack, beside)):
             summary = federate(FederationCase(WORKERS, rival.lr, rounds, 1, attack=attack), data)
-            took.append(1 / summary["rounds_per_second"])
-        queues.append(summary["attack"]["queue"])
+            took.append(summary.seconds_a_round or math.nan)
+        queues.append(as_json(summary.attack.queue))
     ratios = [with_it / without for with_it, without in zip(beside, alone, strict=True)]
     return {
         "case": rival.name,

@@ -17,7 +17,7 @@ from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
 from vfl.datasets.slices import load_data
 from vfl.errors import UserError
-from vfl.folder.results import load_summary
+from vfl.folder.summary import load_summary
 from vfl.local.launch import run_federation, worker_threads
 from vfl.models.whole import whole_model
 from vfl.partition import partition
@@ -77,9 +77,9 @@ def largest_difference(found: list[float], expected: list[float]) -> float:
 def _federation(config: RunConfig, data: Data) -> Trained:
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
         run_federation(config, data, Path(folder), quiet=True)
-        summary = load_summary(Path(folder))
-    train = summary["train"]
-    return Trained(train["losses"], train["test_accuracy"])
+        train = load_summary(Path(folder)).train
+    assert train.test_accuracy is not None
+    return Trained(train.losses, train.test_accuracy)
 
 
 def _one_process(config: RunConfig, data: Data, rounds: int) -> Trained:

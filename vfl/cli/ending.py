@@ -10,6 +10,10 @@ from vfl.errors import in_words
 
 if TYPE_CHECKING:
     from vfl.datasets import Data
+    from vfl.folder.summary import Summary
+
+FILES = ("report.html", "recovered.png", "photograph_*.png", "rows.csv", "summary.json")
+"""What people want to open, in a run's folder."""
 
 
 def finish(folder: Path, config: RunConfig, data: "Data | None") -> None:
@@ -48,10 +52,30 @@ def _when_written(folder: Path) -> int | None:
 
 def show(folder: Path, quiet: bool, as_json: bool) -> None:
     """Print what came of a run."""
-    from vfl.folder.results import load_summary
-    from vfl.folder.show import show_summary
+    from vfl.folder.summary import load_summary
 
     if as_json:
         print((folder / "summary.json").read_text(encoding="utf-8"), end="")
     elif not quiet:
         show_summary(load_summary(folder), folder)
+
+
+def show_summary(summary: "Summary", out: Path) -> None:
+    """Print the closing table and the verdict."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from vfl.folder.words import numbers_in_words, untested, verdict
+
+    console = Console(highlight=False, markup=False)
+    table = Table(show_header=False, box=None, padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    for label, value in numbers_in_words(summary):
+        table.add_row(label, Text(value))
+    console.print(table)
+    console.print(verdict(summary), soft_wrap=not console.is_terminal, style="bold")
+    if untested(summary):
+        console.print(untested(summary), soft_wrap=not console.is_terminal, style="bold red")
+    files = [path.name for name in FILES for path in sorted(out.glob(name))]
+    console.print(f"Everything is in {out}{': ' if files else ''}{', '.join(files)}", soft_wrap=True)

@@ -213,7 +213,8 @@ def work(
     from vfl.net.tls import identity_for, worker_role
 
     identity = identity_for(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
-    from vfl.folder.show import defence_lines
+    from vfl.folder.summary import Defence
+    from vfl.folder.words import defence_lines
     from worker.alignment import hold
     from worker.main import work as take_part
     from worker.session import WorkerOptions
@@ -235,7 +236,7 @@ def work(
     )
     finished = take_part(config, hold(config, data, options, key_file=align_key, psi=psi), options)
     print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
-    for line in defence_lines([finished.defence]):
+    for line in defence_lines([Defence.model_validate(finished.defence)]):
         print(line, file=sys.stderr)
 
 

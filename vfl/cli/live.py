@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from vfl.folder.journal import Line
-from vfl.folder.show import size
+from vfl.folder.words import size
 
 OTHER_LINES = 9
 """Lines of the screen that are not the workers'."""

@@ -33,8 +33,8 @@ def attack(
     """Run an attack offline, on what a coordinator recorded."""
     from attacker.driver.offline import attack_transcript
     from vfl.cli.progress import RunProgress
+    from vfl.folder.recorded_config import refuse_addresses, refuse_imports, without_download
     from vfl.folder.transcript import Transcript
-    from vfl.folder.trust import refuse_addresses, refuse_imports, without_download
 
     recorded = Transcript(transcript)
     tree = recorded.config.model_dump(mode="json")

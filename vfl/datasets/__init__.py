@@ -11,6 +11,7 @@ from torch import Tensor
 
 from vfl.datasets.columns import Column
 from vfl.errors import UserError
+from vfl.folder.summary import Tables
 from vfl.partition import Shape
 from vfl.registry import Plugin, Registry
 
@@ -24,26 +25,6 @@ class Mosaic:
     rows: int
     columns: int
     tiles: int
-
-
-@dataclass(frozen=True)
-class Brought:
-    """How many rows a file has, and how many of them are left out before files are joined."""
-
-    source: str
-    rows: int
-    unlabelled: int = 0
-    """Left out, as they have no label."""
-    incomplete: int = 0
-    """Left out, as some other value is missing."""
-
-
-@dataclass(frozen=True)
-class Tables:
-    """The files of a table; `rows` of their rows are in all of them, and samples are taken from those."""
-
-    rows: int
-    files: tuple[Brought, ...]
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,28 @@
-"""A run's folder: what a run writes there, and how it is read again."""
+"""A run's folder: its files, each with the module that writes and reads it, and how it is cleared for another run."""
+
+from pathlib import Path
+
+from vfl.files import remove
+
+_FILES = ("summary.json", "recovered.npz", "model.pt", "report.html", "rows.json", "rows.csv")
+_FOLDERS: dict[str, tuple[str, ...]] = {"snapshots": ("*.npz",)}
+_KEPT_FILES = ("journal.jsonl",)
+_KEPT_FOLDERS = {"transcript": ("*.safetensors", "meta.json"), "checkpoints": ("*.safetensors",)}
+"""What a run leaves in its folder, and what of it a run that is resumed goes on with."""
+
+
+def clear_run(out: Path, resumed: bool = False) -> None:
+    """Remove what an earlier run left in a folder, so that nothing of it is taken for this run's.
+
+    A run that is resumed goes on with its journal, transcript and checkpoints.
+    """
+    for name in (*_FILES, *(() if resumed else _KEPT_FILES)):
+        (out / name).unlink(missing_ok=True)
+    for path in out.glob("*.png"):
+        path.unlink()
+    for name, patterns in (_FOLDERS | ({} if resumed else _KEPT_FOLDERS)).items():
+        if (out / name).is_symlink():  # what a link in it leads to is not this run's
+            (out / name).unlink()
+        for path in (path for pattern in patterns for path in (out / name).glob(pattern)):
+            path.unlink()
+    remove(out / "events")

@@ -3,14 +3,15 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from vfl.files.archive import read_archive
 from vfl.folder.grid import in_rows
-from vfl.folder.results import Record
+from vfl.folder.record import Record
+from vfl.folder.summary import Summary
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -19,11 +20,11 @@ if TYPE_CHECKING:
 def write_events(out: Path, record: Record) -> None:
     """Write what is known without the truth: every round's loss and learning rate, evaluations, recovered images."""
     with _writer(out) as writer:
-        for number, loss in enumerate(record.losses, start=1):
+        for number, loss in enumerate(record.train.losses, start=1):
             writer.add_scalar("train/loss", loss, number)
-        for number, rate in enumerate(record.rates, start=1):
+        for number, rate in enumerate(record.train.rates, start=1):
             writer.add_scalar("train/learning_rate", rate, number)
-        for tested in record.evaluations:
+        for tested in record.train.evaluations:
             writer.add_scalar("test/loss", tested.loss, tested.round)
             writer.add_scalar("test/accuracy", tested.accuracy, tested.round)
         x = _recovered(out)
@@ -31,16 +32,16 @@ def write_events(out: Path, record: Record) -> None:
             writer.add_image("attack/recovered", in_rows(torch.nan_to_num(x, nan=0.5)).clamp(0, 1), record.rounds)
 
 
-def write_scores(out: Path, summary: dict[str, Any], x: Tensor | None, truth: Tensor) -> None:
+def write_scores(out: Path, summary: Summary, x: Tensor | None, truth: Tensor) -> None:
     """Write what the referee found: how good the attack was by which round, and real images above recovered ones."""
-    attack, rounds = summary["attack"], summary["rounds"]
+    attack, rounds = summary.attack, summary.rounds
     with _writer(out) as writer:
         for name in ("psnr_mean", "r2"):
-            curve = {at["round"]: at[name] for at in attack.get("over_rounds", []) if name in at}
-            if attack.get(name) is not None:
-                curve[rounds] = attack[name]
+            curve = {step.round: getattr(step, name) for step in attack.over_rounds or []}
+            curve[rounds] = getattr(attack, name) if getattr(attack, name) is not None else curve.get(rounds)
             for number, value in sorted(curve.items()):
-                writer.add_scalar(f"attack/{name}", value, number)
+                if value is not None:
+                    writer.add_scalar(f"attack/{name}", value, number)
         if x is not None and _is_image(x):
             writer.add_image("attack/real_above_recovered", in_rows(truth, x).clamp(0, 1), rounds)
 

@@ -11,10 +11,10 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from attacker.driver.remote import needs_process
 from attacker.start import start_attack
@@ -26,7 +26,7 @@ from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.device import resolve_device
 from vfl.errors import InterruptedRunError, UserError, from_words
 from vfl.files import remove, state_folder
-from vfl.folder.results import load_summary, save_summary
+from vfl.folder.summary import Defence, load_summary, save_summary
 from vfl.local.children import JOINED, Children, Outcome
 from vfl.local.stop import honour
 from vfl.observation import Setting
@@ -78,10 +78,10 @@ def run_federation(
         try:
             with watching:
                 _start_and_wait(config, slices, known_labels(config, data), out, quiet, children, resume, controls)
-            if load_summary(out).get("ended") == "complete":
+            if load_summary(out).complete:
                 remove(_state(out))
             if data.tables:
-                save_summary(out, load_summary(out) | {"tables": asdict(data.tables)})
+                _add(out, tables=data.tables)
         except (KeyboardInterrupt, InterruptedRunError):
             children.interrupt()
             raise InterruptedRunError(f"stopped; what was done by then is in {out}") from None
@@ -174,7 +174,8 @@ def _start_and_wait(
     if outcome.code:
         cause = children.root_cause(outcome)
         raise from_words(cause.code, cause.sentence)
-    save_summary(out, load_summary(out) | {"defence": children.defence_reports()[: config.federation.workers]})
+    reports = children.defence_reports()[: config.federation.workers]
+    _add(out, defence=list(map(Defence.model_validate, reports)))
 
 
 def _state(out: Path) -> Path:
@@ -191,6 +192,11 @@ def _common_secret(config: RunConfig, state: Path | None, resume: bool) -> bytes
     if resume:
         secret.go_on()
     return secret.reveal()
+
+
+def _add(out: Path, **parts: Any) -> None:
+    """Add to a run's summary what only its launcher knows."""
+    save_summary(out, load_summary(out).model_copy(update=parts))
 
 
 def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions) -> None:

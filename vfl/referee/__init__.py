@@ -13,7 +13,7 @@ from vfl.datasets.slices import boxes_of
 from vfl.errors import UserError
 from vfl.files.archive import ArchiveError, read_archive, save_arrays
 from vfl.folder.events import write_scores
-from vfl.folder.results import load_summary, save_summary
+from vfl.folder.summary import Step, Summary, load_summary, save_summary
 from vfl.maths.metrics import exact_rows, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
@@ -24,7 +24,7 @@ BESIDE = ("certificates", "representation_")
 """What an attack says of each sample, which goes where the sample goes."""
 
 
-def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
+def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
     """Score the recovery in a run's folder; add the scores to its summary and the truth to its arrays."""
     summary = load_summary(out)
     path = out / "recovered.npz"
@@ -48,7 +48,7 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
         if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
             order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
         labels = torch.tensor(arrays["labels"])
-        if "labels" not in summary["attack"].get("used", ()):  # those that were told are each sample's own
+        if "labels" not in summary.attack.used:  # those that the attack knew are each sample's own
             labels = labels[order]
         arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
         scores["label_accuracy"] = float((labels == data.y).float().mean())
@@ -58,7 +58,7 @@ def score_run(out: Path, config: RunConfig, data: Data) -> dict[str, Any]:
         write_rows(out, data, found, torch.tensor(arrays["labels"]) if "labels" in arrays else None)
     if "x" not in arrays and "layers" in arrays and config.training.frozen:
         scores["representation_error"] = _representation_error(config, data, arrays)
-    summary["attack"].update(scores)
+    summary.attack = summary.attack.model_copy(update=scores)
     save_arrays(path, arrays)
     save_summary(out, summary)
     write_scores(out, summary, torch.tensor(arrays["x"]) if "x" in arrays else None, data.x)
@@ -77,13 +77,13 @@ def _one_hot(labels: np.ndarray, data: Data) -> Tensor:
     return torch.eye(data.classes + 1)[torch.tensor(labels, dtype=torch.int64)][:, : data.classes]
 
 
-def score_snapshot(path: Path, data: Data) -> dict[str, float]:
+def score_snapshot(path: Path, data: Data) -> Step:
     """Return how far the attack had got after some rounds."""
     arrays = _arrays(path)
     x, _ = put_in_order(arrays, data)
     scores = score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
-    key = "psnr_mean" if data.kind == "image" else "r2"
-    return {"round": int(arrays["round"]), "seconds": float(arrays["seconds"]), key: scores[key]}
+    score = {key: scores[key] for key in ("psnr_mean", "r2") if key in scores}
+    return Step(round=int(arrays["round"]), seconds=float(arrays["seconds"]), **score)
 
 
 def put_in_order(arrays: dict[str, np.ndarray], data: Data) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from vfl.datasets import Data
 from vfl.files.archive import read_archive
 from vfl.folder.following import Following
 from vfl.folder.journal import Journal
-from vfl.folder.results import PARTIAL
+from vfl.folder.recovered import PARTIAL
 from vfl.maths.metrics import psnr
 from vfl.referee import put_in_order
 

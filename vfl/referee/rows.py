@@ -13,26 +13,28 @@ from torch import Tensor
 from vfl.datasets import Data
 from vfl.datasets.columns import SHOWN, Column
 from vfl.files import write_text
+from vfl.folder.summary import ColumnScore
 from vfl.maths.metrics import r2
 from vfl.partition import Box
 
 
-def score_columns(data: Data, boxes: Sequence[Box], x: Tensor) -> list[dict[str, Any]]:
+def score_columns(data: Data, boxes: Sequence[Box], x: Tensor) -> list[ColumnScore]:
     """Return for each column who holds it, if not all do, and R2 for numbers, the share of right categories for words.
 
     What was not recovered is NaN in x: the mean for a number, no category for a word.
     """
-    scores: list[dict[str, Any]] = []
+    scores = []
     for column, first, real in _parts(data, data.x):
         found = x[:, first : first + column.width]
         worker = next((number for number, box in enumerate(boxes) if box.start[0] <= first < box.stop[0]), None)
-        about = {"name": column.name, "worker": worker, "kind": column.kind}
+        about: dict[str, Any] = {"name": column.name, "worker": worker, "kind": column.kind}
         if column.kind == "category":
             right = (found.argmax(1) == real.argmax(1)) & found.isfinite().all(1)
-            scores.append({**about, "accuracy": float(right.float().mean())})
+            scores.append(ColumnScore(**about, accuracy=float(right.float().mean())))
         else:
             there = real[:, 1] < 0.5 if column.indicator else torch.ones(len(real), dtype=torch.bool)
-            scores.append({**about, "r2": float(r2(found[there, :1].nan_to_num(0.0), real[there, :1])[0])})
+            own = r2(found[there, :1].nan_to_num(0.0), real[there, :1])
+            scores.append(ColumnScore(**about, r2=float(own[0])))
     return scores
 
 

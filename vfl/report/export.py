@@ -2,13 +2,17 @@
 
 import csv
 import io
+import math
 import time
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from vfl.errors import UserError
 from vfl.files import is_own, write_text
+from vfl.folder.schema import as_json
+from vfl.folder.summary import Summary
 from vfl.report.folder import RunFolder, read_run
 
 EXPERIMENT = "cafe"
@@ -27,25 +31,28 @@ def export_csv(folder: Path, out: Path) -> list[Path]:
     return [_write(out / name, rows) for name, rows in tables.items() if rows]
 
 
-def rounds(summary: dict[str, Any]) -> list[Row]:
+def rounds(summary: Summary) -> list[Row]:
     """Return a row a round: what is known of training and of how far the attack was."""
-    train, rates = summary["train"], summary["train"].get("rates") or []
-    rows = {
-        number: {"round": number, "loss": loss, "learning_rate": rates[number - 1] if number <= len(rates) else None}
-        for number, loss in enumerate(train.get("losses") or [], start=1)
-    }
-    for tested in train.get("evaluations") or []:
-        row = rows.setdefault(tested["round"], {"round": tested["round"]})
-        row |= {"test_loss": tested.get("loss"), "test_accuracy": tested.get("accuracy")}
-    for at in summary["attack"].get("over_rounds") or []:
-        row = rows.setdefault(at["round"], {"round": at["round"]})
-        row |= {name: value for name, value in at.items() if name in ("psnr_mean", "r2")}
+    train = summary.train
+    rows: dict[int, Row] = {}
+    for number, (loss, rate) in enumerate(zip_longest(train.losses, train.rates[: len(train.losses)]), start=1):
+        rows[number] = {"round": number, "loss": _known(loss), "learning_rate": _known(rate)}
+    for tested in train.evaluations:
+        row = rows.setdefault(tested.round, {"round": tested.round})
+        row |= {"test_loss": _known(tested.loss), "test_accuracy": _known(tested.accuracy)}
+    for step in summary.attack.over_rounds or []:
+        row = rows.setdefault(step.round, {"round": step.round})
+        row |= step.model_dump(include={"psnr_mean", "r2"}, exclude_unset=True)
     return [rows[number] for number in sorted(rows)]
 
 
-def scores(summary: dict[str, Any]) -> list[Row]:
+def _known(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else value
+
+
+def scores(summary: Summary) -> list[Row]:
     """Return every single number of the summary, but for the config's."""
-    numbers = {key: value for key, value in summary.items() if key != "config"}
+    numbers = {key: value for key, value in as_json(summary).items() if key != "config"}
     return [
         {"name": name, "value": value}
         for name, value in _flat(numbers)
@@ -90,7 +97,7 @@ def _log(client: Any, made: str, run: RunFolder) -> None:
     from mlflow.entities import Metric, Param
 
     now = int(time.time() * 1000)
-    config = [Param(name, str(value)[:LONGEST_PARAMETER]) for name, value in _flat(run.summary["config"])]
+    config = [Param(name, str(value)[:LONGEST_PARAMETER]) for name, value in _flat(run.summary.config.whole)]
     metrics = [Metric(name, value, now, step) for name, value, step in _metrics(run.summary)]
     for start in range(0, len(metrics), MOST_METRICS):
         client.log_batch(made, metrics=metrics[start : start + MOST_METRICS])
@@ -99,16 +106,16 @@ def _log(client: Any, made: str, run: RunFolder) -> None:
     for pattern in ARTIFACTS:
         for path in sorted(path for path in run.path.glob(pattern) if is_own(path)):
             client.log_artifact(made, str(path))
-    client.set_terminated(made, "FINISHED" if run.summary.get("ended") == "complete" else "FAILED")
+    client.set_terminated(made, "FINISHED" if run.summary.complete else "FAILED")
 
 
-def _metrics(summary: dict[str, Any]) -> Iterator[tuple[str, float, int]]:
+def _metrics(summary: Summary) -> Iterator[tuple[str, float, int]]:
     for row in rounds(summary):
         for name, value in row.items():
             if name != "round" and value is not None:
                 yield name, float(value), row["round"]
     for row in scores(summary):
-        yield row["name"], float(row["value"]), summary["rounds"]
+        yield row["name"], float(row["value"]), summary.rounds
 
 
 def _flat(tree: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

@@ -1,15 +1,49 @@
-"""A run's numbers in words: the tiles below the verdict, what was run, where time and bytes went."""
+"""A run's numbers on the page: how much leaked, the tiles below the verdict, what was run, what time and bytes took."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
 
-from vfl.folder.show import size
-from vfl.report.folder import RunFolder
+from vfl.folder.schema import value_at
+from vfl.folder.summary import Summary
+from vfl.folder.words import setting_words, size, untested
 
 NOTHING = "–"
+
+MARGIN_DB = 1.0
+"""A mean PSNR so little above that of the mean image tells nothing."""
+
+MARGIN_R2 = 0.1
+"""So little of a column's variance tells nothing; guessing the mean has an R2 of 0."""
+
+
+def level(summary: Summary) -> tuple[str, str]:
+    """Say in a word or two how much leaked, against what a blind guess gives; with a class for the colour."""
+    found = _leaked(summary)
+    return ("open", "defence not tested for real") if found[0] == "held" and untested(summary) else found
+
+
+def _leaked(summary: Summary) -> tuple[str, str]:
+    attack = summary.attack
+    if attack.share_30db is not None:
+        gained = (attack.psnr_mean or 0.0) - (attack.psnr_baseline or 0.0)
+        return _by_share(attack.share_30db, gained > MARGIN_DB)
+    if attack.share_exact is not None:
+        return _by_share(attack.share_exact, (attack.r2 or 0.0) > MARGIN_R2)
+    if attack.representation_error is not None:
+        return ("leaked", "inner layer leaked") if attack.representation_error < 0.1 else ("partly", "see the error")
+    if not summary.complete:
+        return "open", "not finished"
+    return "open", "not scored" if attack.used else "no attack"
+
+
+def _by_share(share: float, gained: bool) -> tuple[str, str]:
+    if share >= 0.5:
+        return "leaked", "all leaked" if share == 1 else "mostly leaked"
+    if share > 0 or gained:
+        return "partly", "partly leaked"
+    return "held", "held against this attack"
 
 
 @dataclass(frozen=True)
@@ -21,79 +55,56 @@ class Tile:
     note: Markup | str = ""
 
 
-def number(summary: dict[str, Any], key: str, form: str, unit: str = "", text: str | None = None) -> Markup:
+def number(summary: Summary, key: str, form: str = "", unit: str = "") -> Markup:
     """Return a number of the summary for the page; its exact value and its key go with it."""
     value = value_at(summary, key)
     if value is None:
         return Markup(NOTHING)  # a constant  # nosec B704
-    shown = format(value, form) + unit if text is None else text
+    return _marked(key, value, format(value, form) + unit)
+
+
+def _marked(key: str, value: Any, shown: str) -> Markup:
     return Markup('<data value="{}" data-key="{}">{}</data>').format(value, key, shown)
 
 
-def value_at(tree: Any, key: str) -> Any:
-    """Return what stands at a dotted key, or None."""
-    for part in key.split("."):
-        tree = tree.get(part) if isinstance(tree, dict) else None
-    return tree
+TILES = (
+    ("attack.share_30db", "Images rebuilt", "share", "at 30 dB or better"),
+    ("attack.share_exact", "Rows rebuilt", "share", "exact to 1e-3 of each range"),
+    ("attack.r2", "R2, mean", ".4f", "over the columns"),
+    ("attack.psnr_mean", "PSNR, mean", ".1f", "median {median}, worst {min}"),
+    ("attack.psnr_baseline", "Blind guess", ".1f", "PSNR of the mean image"),
+    ("attack.ssim_mean", "SSIM, mean", ".4f", "1 is the same image"),
+    ("attack.representation_error", "Inner layer", ".1e", "relative error, median"),
+    ("attack.label_accuracy", "Labels right", ".1%", "of all samples"),
+    ("attack.certified", "Certified", "count", "without the truth"),
+    ("train.test_accuracy", "Test accuracy", ".1%", "of the model"),
+)
+"""Where a number is, what it is called, how it is written, and what to know of it."""
 
 
-def tiles(run: RunFolder) -> list[Tile]:
+def tiles(summary: Summary) -> list[Tile]:
     """Return the numbers that matter most, those that there are."""
-    summary, samples = run.summary, run.summary.get("samples")
-
-    def of_all(key: str, share: bool = True) -> Markup:
+    shown = []
+    others = {name: number(summary, f"attack.psnr_{name}", ".1f") for name in ("median", "min")}
+    for key, label, form, note in TILES:
         value = value_at(summary, key)
-        count = None if value is None or samples is None else round(value * samples if share else value)
-        return number(summary, key, "", text=str(count)) + Markup(" <small>of {}</small>").format(samples)
-
-    def psnr_note() -> Markup:
-        median, worst = (number(summary, f"attack.psnr_{name}", ".1f") for name in ("median", "min"))
-        return Markup("median {}, worst {}").format(median, worst)
-
-    found: list[tuple[str, str, Callable[[], Markup], Callable[[], Markup] | str]] = [
-        ("attack.share_30db", "Images rebuilt", lambda: of_all("attack.share_30db"), "at 30 dB or better"),
-        ("attack.share_exact", "Rows rebuilt", lambda: of_all("attack.share_exact"), "exact to 1e-3 of each range"),
-        ("attack.r2", "R2, mean", lambda: number(summary, "attack.r2", ".4f"), "over the columns"),
-        ("attack.psnr_mean", "PSNR, mean", lambda: number(summary, "attack.psnr_mean", ".1f", " dB"), psnr_note),
-        (
-            "attack.psnr_baseline",
-            "Blind guess",
-            lambda: number(summary, "attack.psnr_baseline", ".1f", " dB"),
-            "PSNR of the mean image",
-        ),
-        ("attack.ssim_mean", "SSIM, mean", lambda: number(summary, "attack.ssim_mean", ".4f"), "1 is the same image"),
-        (
-            "attack.representation_error",
-            "Inner layer",
-            lambda: number(summary, "attack.representation_error", ".1e"),
-            "relative error, median",
-        ),
-        (
-            "attack.label_accuracy",
-            "Labels right",
-            lambda: number(summary, "attack.label_accuracy", ".1%"),
-            "of all samples",
-        ),
-        ("attack.certified", "Certified", lambda: of_all("attack.certified", share=False), "without the truth"),
-        ("train.test_accuracy", "Test accuracy", lambda: number(summary, "train.test_accuracy", ".1%"), "of the model"),
-    ]
-    there = [one for one in found if value_at(summary, one[0]) is not None]
-    return [Tile(label, value(), note if isinstance(note, str) else note()) for _, label, value, note in there]
+        if value is None:
+            continue
+        if form in ("share", "count"):
+            count = round(value * (summary.samples or 0)) if form == "share" else value
+            text = _marked(key, value, str(count)) + Markup(" <small>of {}</small>").format(summary.samples)
+        else:
+            text = number(summary, key, form, " dB" if ".psnr_" in key else "")
+        shown.append(Tile(label, text, Markup(note).format(**others) if "{" in note else note))  # nosec B704
+    return shown
 
 
-def setting_line(summary: dict[str, Any]) -> list[str]:
+def setting_line(summary: Summary) -> list[str]:
     """Say in a few words what was run."""
-    config = summary["config"]
-    names = {part: (config.get(part) or {}).get("name", "?") for part in ("data", "model", "attack")}
-    kind = " (horizontal)" if summary.get("shares") else ""
-    counts = [
-        f"{summary.get('workers')} workers{kind}",
-        f"{summary['samples']} samples" if summary.get("samples") else "",
-    ]
-    counts.append(f"{summary.get('rounds')} rounds of {summary.get('batch_size')}{' each' if kind else ''}")
-    parts = [f"data {names['data']}", *counts, f"model {names['model']}", f"attack {names['attack']}"]
-    parts += [f"defence {defence_words(config.get('defence'))}", f"seed {summary.get('seed')}"]
-    return [part for part in parts if part]
+    config = summary.config
+    data, model, attack = ((part.name if part else "?") for part in (config.data, config.model, config.attack))
+    parts = [f"data {data}", *setting_words(summary), f"model {model}", f"attack {attack}"]
+    return [*parts, f"defence {defence_words(config.defence)}", f"seed {summary.seed}"]
 
 
 def defence_words(defence: Any) -> str:
@@ -106,17 +117,18 @@ def defence_words(defence: Any) -> str:
     return str(defence.get("name", "none")) if isinstance(defence, dict) else "none"
 
 
-def phases(summary: dict[str, Any]) -> list[tuple[str, Markup | str, str]]:
+def phases(summary: Summary) -> list[tuple[str, Markup | str, str]]:
     """Return where the time went, and the bytes."""
-    seconds, wire = summary["seconds"], summary["bytes"]
-    told = [f"{size(wire[way])} {words}" for way, words in _WAYS.items() if wire.get(way) is not None]
-    rest = (seconds.get("total") or 0.0) - (seconds.get("federation") or 0.0) - (seconds.get("attack") or 0.0)
+    seconds, wire = summary.seconds, summary.bytes
+    ways = f"{size(wire.up)} up to the coordinator, {size(wire.down)} down to the workers, "
+    rest = (seconds.total or 0.0) - (seconds.federation or 0.0) - (seconds.attack or 0.0)
     return [
         ("Starting and joining", f"{max(0.0, rest):.1f} s", ""),
-        ("Rounds of the federation", number(summary, "seconds.federation", ".1f", " s"), ", ".join(told)),
+        (
+            "Rounds of the federation",
+            number(summary, "seconds.federation", ".1f", " s"),
+            f"{ways}{size(wire.peer)} from worker to worker",
+        ),
         ("The attack, after the last round", number(summary, "seconds.attack", ".1f", " s"), ""),
         ("In all", number(summary, "seconds.total", ".1f", " s"), ""),
     ]
-
-
-_WAYS = {"up": "up to the coordinator", "down": "down to the workers", "peer": "from worker to worker"}

@@ -4,21 +4,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
-from vfl.errors import UserError
 from vfl.files.archive import ArchiveError, read_archive
-from vfl.folder.results import load_summary
+from vfl.folder.summary import Summary, load_summary
 from vfl.limits import plain
 from vfl.maths.metrics import psnr
 from vfl.partition import Box, partition
-from vfl.report.shape import Summary, check_shape
-
-NEEDED = ("config.federation.workers", "samples", "rounds", "seconds", "bytes", "train", "attack.name", "attack.used")
-"""The keys of a summary without which there is nothing to report."""
 
 ARRAYS = {"x": "f", "x_true": "f", "certificates": "f", "labels": "i", "labels_true": "i"}
 """What is read of recovered.npz, and the kind of numbers in it; each has one or one row a sample."""
@@ -29,16 +24,10 @@ class RunFolder:
     """A run as its folder tells it."""
 
     path: Path
-    summary: dict[str, Any]
+    summary: Summary
     arrays: dict[str, np.ndarray]
     problem: str = ""
     """Why the arrays cannot be read, if they are there and cannot."""
-
-    @property
-    def attack(self) -> dict[str, Any]:
-        """Return what the summary says of the attack."""
-        found: dict[str, Any] = self.summary["attack"]
-        return found
 
     @property
     def x(self) -> np.ndarray | None:
@@ -77,18 +66,17 @@ class RunFolder:
         """Return each worker's part of an image; a table's columns say themselves who holds them."""
         if self.x is None or self.kind != "image" or self.runs:
             return []
-        return partition(self.x.shape[1:], self.holders, self.summary["config"]["federation"].get("slices"))
+        return partition(self.x.shape[1:], self.holders, self.summary.config.federation.slices)
 
     @property
     def runs(self) -> list[slice]:
         """Return which samples each worker of a horizontal federation holds; none in a vertical one."""
-        return [slice(*ends) for ends in pairwise(accumulate(self.summary.get("shares") or (), initial=0))]
+        return [slice(*ends) for ends in pairwise(accumulate(self.summary.shares or (), initial=0))]
 
     @property
     def holders(self) -> int:
         """Return how many workers hold features: a label holder without any is the last, and has no part to show."""
-        federation = self.summary["config"]["federation"]
-        return int(federation["workers"]) - (not federation.get("label_holder_features", True))
+        return self.summary.config.federation.holders
 
     @property
     def photographs(self) -> list[Path]:
@@ -99,10 +87,6 @@ class RunFolder:
 def read_run(path: Path) -> RunFolder:
     """Read a run's folder; arrays that cannot be read are missing, a summary that is none is an error."""
     summary = load_summary(path)
-    missing = [key for key in NEEDED if not _has(summary, key.split("."))]
-    if missing:
-        raise UserError(f"{path} is not a run's folder: summary.json has no {', '.join(missing)}")
-    check_shape(summary, Summary, path / "summary.json")
     file = path / "recovered.npz"
     if not file.exists():
         return RunFolder(path, summary, {})
@@ -121,7 +105,3 @@ def check_arrays(arrays: dict[str, np.ndarray]) -> None:
             raise ArchiveError(f"{name} is {array.dtype} of shape {array.shape}")
         if "x" in arrays and len(array) != len(arrays["x"]):
             raise ArchiveError(f"it has {len(arrays['x'])} samples, and {name} for {len(array)}")
-
-
-def _has(tree: Any, keys: list[str]) -> bool:
-    return not keys or (isinstance(tree, dict) and keys[0] in tree and _has(tree[keys[0]], keys[1:]))

@@ -10,11 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from vfl.folder.results import CERTIFIED
+from vfl.folder.record import CERTIFIED
+from vfl.folder.summary import ColumnScore
 from vfl.maths.metrics import PSNR_CAP, psnr
 from vfl.report.drawing import INK, ONE, THREE, TWO, Plot, draw, over_rounds
 from vfl.report.folder import RunFolder
-from vfl.report.tables import ColumnScore
 
 RECOVERED = 30.0
 """From this PSNR on an image counts as rebuilt, as in `share_30db`."""
@@ -25,19 +25,18 @@ MOST_BARS = 40
 
 def psnr_over_rounds(run: RunFolder) -> Plot | None:
     """Return how far the attack had got after which round."""
-    steps = run.attack.get("over_rounds") or []
-    key = "psnr_mean" if run.kind != "table" else "r2"
-    points = [(step["round"], step[key]) for step in steps if step.get(key) is not None]
+    attack, tabular = run.summary.attack, run.kind == "table"
+    steps = [(step.round, step.r2 if tabular else step.psnr_mean) for step in attack.over_rounds or []]
+    points = [(number, value) for number, value in steps if value is not None]
     if not points:
         return None
     rounds, values = zip(*points, strict=True)
-    title = "PSNR over the rounds" if key == "psnr_mean" else "R2 over the rounds"
-    unit = "mean PSNR (dB)" if key == "psnr_mean" else "R2"
+    title, unit = ("R2 over the rounds", "R2") if tabular else ("PSNR over the rounds", "mean PSNR (dB)")
 
     def paint(axes: Axes) -> None:
         axes.plot(rounds, values, marker="o", markersize=3.5, color=ONE)
-        if key == "psnr_mean" and run.attack.get("psnr_baseline") is not None:
-            _level(axes, run.attack["psnr_baseline"], "guessing the mean image")
+        if not tabular and attack.psnr_baseline is not None:
+            _level(axes, attack.psnr_baseline, "guessing the mean image")
         over_rounds(axes)
         axes.set_ylabel(unit)
 
@@ -56,7 +55,7 @@ def psnr_histogram(run: RunFolder) -> Plot | None:
         axes.hist(np.clip(values, 0, PSNR_CAP), bins=list(range(0, 101, 5)), color=ONE, rwidth=0.86)
         axes.axvline(RECOVERED, color=INK, linewidth=1, linestyle=(0, (3, 3)))
         axes.text(RECOVERED, 1.02, "30 dB", transform=axes.get_xaxis_transform(), ha="center", color=INK, size=8)
-        baseline = run.attack.get("psnr_baseline")
+        baseline = run.summary.attack.psnr_baseline
         if baseline is not None:
             axes.axvline(baseline, color=TWO, linewidth=1.2)
             axes.text(baseline, 1.02, "guessing", transform=axes.get_xaxis_transform(), ha="center", color=TWO, size=8)
@@ -138,8 +137,8 @@ def leak_map(run: RunFolder) -> Plot | None:
         bar.outline.set_visible(False)
         bar.set_label("PSNR of a pixel, mean over the images (dB)", size=8)
 
-    told = ", ".join(f"worker {worker}: {value:.1f} dB" for worker, value in enumerate(slices[:MOST_LABELS]))
-    alt = f"Map of the {height} by {width} pixels and what leaked of each. Mean PSNR by slice: {told}."
+    each = ", ".join(f"worker {worker}: {value:.1f} dB" for worker, value in enumerate(slices[:MOST_LABELS]))
+    alt = f"Map of the {height} by {width} pixels and what leaked of each. Mean PSNR by slice: {each}."
     return Plot("Each worker's part of the image", draw("map", alt, paint, (4.2, 3.3)), "Bright: rebuilt. Dark: kept.")
 
 
@@ -178,7 +177,8 @@ def column_bars(columns: Sequence[ColumnScore]) -> Plot | None:
 
 
 def _short(column: ColumnScore) -> str:
-    name = column.name if len(column.name) <= 22 else column.name[:21] + "…"
+    name = str(column.name)
+    name = name if len(name) <= 22 else name[:21] + "…"
     return name if column.worker is None else f"{name} · worker {column.worker}"
 
 

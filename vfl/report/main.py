@@ -11,7 +11,8 @@ FILE = "report.html"
 
 def write_report(folder: Path) -> Path:
     """Write the report of a run or of a sweep; return its path."""
-    from vfl.report.sweep import RESULTS, sweep_page, unreported
+    from vfl.folder.sweep_results import RESULTS
+    from vfl.report.sweep import sweep_page, unreported
 
     if (folder / RESULTS).exists() and not (folder / "summary.json").exists():
         for cell in unreported(folder):

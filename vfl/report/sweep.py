@@ -1,23 +1,17 @@
 """The page of a sweep: attackers by defences in colours, and every cell with its own report."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import LogNorm, Normalize
 
-from vfl.errors import UserError
-from vfl.files import read_plain
-from vfl.limits import JSON_BYTES, plain
+from vfl.folder.sweep_results import CellRow, Pivot, Place, SweepResults, load_results
 from vfl.report.page import render
-from vfl.report.shape import Results, check_shape
 
-RESULTS = "results.json"
 LOGARITHMIC_FROM = 1000.0
 
 
@@ -34,13 +28,12 @@ class Entry:
 
 def sweep_page(folder: Path) -> str:
     """Return the report of a sweep's folder."""
-    results = read_results(folder)
-    pivot = results["pivot"]
-    rows = {row["cell"]: row for row in results["rows"]}
+    results = load_results(folder)
+    pivot = results.pivot
+    rows = {row.cell: row for row in results.rows}
     norm = _norm(pivot)
     lines = [
-        (line["name"], [_entry(entry, rows, norm, folder) for entry in line["entries"]], line["best"], line["price"])
-        for line in pivot["lines"]
+        (line.name, [_entry(entry, rows, norm, folder) for entry in line.entries], line.price) for line in pivot.lines
     ]
     return render(
         "sweep.html",
@@ -48,64 +41,39 @@ def sweep_page(folder: Path) -> str:
         pivot=pivot,
         lines=lines,
         scale=_scale(norm),
-        done=sum(row["ended"] == "complete" for row in rows.values()),
-        cells=[(row, _link(folder, row)) for row in results["rows"]],
+        cells=[(row, row.number(pivot.number), _link(folder, row)) for row in results.rows],
         verdict=_verdict(results),
     )
 
 
-def read_results(folder: Path) -> dict[str, Any]:
-    """Read a sweep's results."""
-    try:
-        results: dict[str, Any] = json.loads(read_plain(folder / RESULTS, JSON_BYTES))
-        if not {"sweep", "rows", "pivot", "planned", "versions"} <= results.keys():
-            raise ValueError("it was written by an older version; `cafe sweep` with the same folder writes it anew")
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"{folder} is not a sweep's folder: {RESULTS} cannot be read ({error})") from None
-    check_shape(results, Results, folder / RESULTS)
-    for row in results["rows"]:
-        if not _is_below(folder, row["folder"]):
-            raise UserError(
-                f"{folder / RESULTS}: a cell is in {plain(row['folder'])}, which is not in the sweep's folder"
-            )
-    return results
-
-
-def _is_below(folder: Path, cell: str) -> bool:
-    try:
-        return not Path(cell).is_absolute() and (folder / cell).resolve().is_relative_to(folder.resolve() / "cells")
-    except (OSError, RuntimeError, ValueError):  # links in a circle, and names that no file has
-        return False
-
-
 def unreported(folder: Path) -> list[Path]:
     """Return the cells' folders that have a result but no report."""
-    found = [folder / row["folder"] for row in read_results(folder)["rows"]]
+    found = [folder / row.folder for row in load_results(folder).rows]
     return [cell for cell in found if (cell / "summary.json").exists() and not (cell / "report.html").exists()]
 
 
-def _entry(entry: dict[str, Any], rows: dict[str, Any], norm: Normalize, folder: Path) -> Entry:
-    there = [rows[name] for name in entry["cells"] if name in rows]
+def _entry(entry: Place, rows: dict[str, CellRow], norm: Normalize, folder: Path) -> Entry:
+    there = [rows[name] for name in entry.cells if name in rows]
     link = _link(folder, there[0]) if len(there) == 1 else ""
-    if entry["value"] is None:
-        return Entry(entry["text"], link=link, state=entry["state"])
-    colour = colormaps["viridis"](float(norm(entry["value"])))
-    return Entry(entry["text"], _hex(colour), "#000" if _bright(colour) else "#fff", link)
+    if entry.value is None:
+        return Entry(str(entry.text), link=link, state=entry.state)
+    colour = colormaps["viridis"](float(norm(entry.value)))
+    return Entry(str(entry.text), _hex(colour), "#000" if _bright(colour) else "#fff", link)
 
 
-def _link(folder: Path, row: dict[str, Any]) -> str:
-    path = f"{row['folder']}/report.html"
+def _link(folder: Path, row: CellRow) -> str:
+    path = f"{row.folder}/report.html"
     return quote(path) if (folder / path).exists() else ""
 
 
-def _norm(pivot: dict[str, Any]) -> Normalize:
+def _norm(pivot: Pivot) -> Normalize:
     """Return the scale of the colours: the number's own limits, or from the lowest to the highest value."""
-    values = [entry["value"] for line in pivot["lines"] for entry in line["entries"] if entry["value"] is not None]
-    if pivot["limits"]:
-        return Normalize(*pivot["limits"])
+    values = [entry.value for line in pivot.lines for entry in line.entries if entry.value is not None]
+    if pivot.limits:
+        return Normalize(*pivot.limits)
     if values and 0 < min(values) * LOGARITHMIC_FROM < max(values):
         return LogNorm(min(values), max(values))
-    values += [pivot["baseline"]] if pivot["baseline"] is not None else []
+    values += [pivot.baseline] if pivot.baseline is not None else []
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     return Normalize(low, high if high > low else low + 1.0)
 
@@ -116,19 +84,18 @@ def _scale(norm: Normalize) -> tuple[str, str, str]:
     return f"linear-gradient(90deg, {stops})", f"{norm.vmin:.4g}", f"{norm.vmax:.4g}"
 
 
-def _verdict(results: dict[str, Any]) -> str:
+def _verdict(results: SweepResults) -> str:
     """Say in one sentence what came of it."""
-    pivot, rows = results["pivot"], results["rows"]
-    done = sum(row["ended"] == "complete" for row in rows)
-    best = [(line["best"]["value"], line["name"], line["best"]["column"]) for line in pivot["lines"] if line["best"]]
-    told = f"{done} of {results['planned']} runs are done"
-    if len(best) < 2 or not pivot["number"].startswith("attack.psnr"):
-        return told + "."
+    pivot = results.pivot
+    best = [(line.best.value, line.name, line.best.column) for line in pivot.lines if line.best]
+    done = f"{results.done} of {results.planned} runs are done"
+    if len(best) < 2 or not pivot.number.startswith("attack.psnr"):
+        return done + "."
     low, high = min(best), max(best)
     if f"{low[0]:.1f}" == f"{high[0]:.1f}":
-        return f"{told}: the best attacker gets {high[0]:.1f} dB whatever the {pivot['row_axis']}."
+        return f"{done}: the best attacker gets {high[0]:.1f} dB whatever the {pivot.row_axis}."
     return (
-        f"{told}: the best attacker gets from {low[0]:.1f} dB ({pivot['row_axis']} {low[1]}, {low[2]}) "
+        f"{done}: the best attacker gets from {low[0]:.1f} dB ({pivot.row_axis} {low[1]}, {low[2]}) "
         f"to {high[0]:.1f} dB ({high[1]}, {high[2]})."
     )
 

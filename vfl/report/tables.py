@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from vfl.files import read_plain
+from vfl.folder.summary import ColumnScore
 from vfl.limits import JSON_BYTES
 from vfl.maths.metrics import r2
 from vfl.report.folder import RunFolder
@@ -16,6 +17,8 @@ SHOWN = 8
 """How many rows are shown."""
 
 MOST_COLUMNS = 12
+NO_ROWS = (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
+"""What comes of a rows.json that is not there (no referee, columns without names), or that is none."""
 
 
 @dataclass(frozen=True)
@@ -38,49 +41,31 @@ class Rows:
     """Whether the values are in the columns' own units, and not scaled to mean 0 and deviation 1."""
 
 
-@dataclass(frozen=True)
-class ColumnScore:
-    """How much of a column leaked: R2 of numbers, the share of right categories of words; 1 is all."""
-
-    name: str
-    worker: int | None
-    score: float | None
-
-
 def rows_beside(run: RunFolder) -> Rows | None:
     """Return the first rows beside the real ones: in their own units where the referee wrote them down."""
     if run.kind != "table" or run.x is None:
         return None
     try:
-        told = json.loads(read_plain(run.path / "rows.json", JSON_BYTES))
-        return _rows(told["columns"], told["ids"], told["real"], told["recovered"], in_units=True)
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-        RecursionError,
-    ):  # no referee, or a data set without named columns
+        written = json.loads(read_plain(run.path / "rows.json", JSON_BYTES))
+        return _rows(written["ids"], written["real"], written["recovered"], names=written["columns"], in_units=True)
+    except NO_ROWS:
         names = [f"column {number}" for number in range(run.x.shape[1])]
         real = run.truth[:SHOWN].tolist() if run.truth is not None else [[] for _ in run.x[:SHOWN]]
         ids = list(map(str, range(len(run.x[:SHOWN]))))
-        return _rows(names, ids, real, run.x[:SHOWN].tolist(), in_units=False)
+        return _rows(ids, real, run.x[:SHOWN].tolist(), names=names, in_units=False)
 
 
 def column_scores(run: RunFolder) -> list[ColumnScore]:
     """Return each column's score as the referee wrote it down, or else R2 of each feature."""
-    told = run.attack.get("columns")
-    if told:
-        return [ColumnScore(str(one["name"]), one.get("worker"), one.get("r2", one.get("accuracy"))) for one in told]
+    if run.summary.attack.columns:
+        return run.summary.attack.columns
     if run.kind != "table" or run.x is None or run.truth is None:
         return []
     scores = r2(torch.tensor(np.nan_to_num(run.x)), torch.tensor(run.truth)).tolist()
-    known = [score if np.isfinite(score) else None for score in scores]
-    return [ColumnScore(f"column {number}", None, score) for number, score in enumerate(known)]
+    return [ColumnScore(name=f"column {number}", r2=score) for number, score in enumerate(scores)]
 
 
-def _rows(names: list[Any], ids: list[Any], real: list[Any], recovered: list[Any], in_units: bool) -> Rows:
+def _rows(ids: list[Any], real: list[Any], recovered: list[Any], *, names: list[Any], in_units: bool) -> Rows:
     rows = []
     for name, own, found in list(zip(ids, real, recovered, strict=True))[:SHOWN]:
         is_so = tuple(map(_words, own[:MOST_COLUMNS]))

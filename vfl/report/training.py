@@ -1,29 +1,31 @@
 """What training looks like: loss, accuracy and learning rate over the rounds."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 
+from vfl.folder.recorded_config import Training
+from vfl.folder.summary import Summary, Train
 from vfl.report.drawing import MUTED, ONE, THREE, TWO, Plot, draw, over_rounds
 
 MOST_POINTS = 600
 
 
-def losses(train: dict[str, Any]) -> Plot | None:
+def losses(train: Train) -> Plot | None:
     """Return the training loss of every round and the test loss of every evaluation."""
-    values = _numbers(train.get("losses") or [])
+    values = np.array(train.losses)
     if not np.isfinite(values).any():
         return None
     rounds, means, each = thinned(values)
-    tested = [one for one in train.get("evaluations") or [] if one.get("loss") is not None]
+    tested = [one for one in train.evaluations if math.isfinite(one.loss)]
 
     def paint(axes: Axes) -> None:
         axes.plot(rounds, means, color=ONE, label="training", marker="o" if len(means) == 1 else None, markersize=4)
         if tested:
-            axes.plot([t["round"] for t in tested], [t["loss"] for t in tested], color=TWO, marker="o", markersize=3.5)
+            axes.plot(
+                [one.round for one in tested], [one.loss for one in tested], color=TWO, marker="o", markersize=3.5
+            )
             axes.lines[-1].set_label("test")
             axes.legend(fontsize=8)
         over_rounds(axes)
@@ -37,25 +39,25 @@ def losses(train: dict[str, Any]) -> Plot | None:
     return Plot("Loss", draw("loss", alt, paint), " ".join(words))
 
 
-def accuracies(train: dict[str, Any]) -> Plot | None:
+def accuracies(train: Train) -> Plot | None:
     """Return the accuracy on the test samples, if there is more than one."""
-    tested = [one for one in train.get("evaluations") or [] if one.get("accuracy") is not None]
+    tested = [one for one in train.evaluations if math.isfinite(one.accuracy)]
     if len(tested) < 2:
         return None
 
     def paint(axes: Axes) -> None:
-        shares = [100 * one["accuracy"] for one in tested]
-        axes.plot([one["round"] for one in tested], shares, color=THREE, marker="o", markersize=3.5)
+        shares = [100 * one.accuracy for one in tested]
+        axes.plot([one.round for one in tested], shares, color=THREE, marker="o", markersize=3.5)
         over_rounds(axes)
         axes.set_ylabel("test accuracy (%)")
 
-    alt = f"Test accuracy, from {tested[0]['accuracy']:.1%} to {tested[-1]['accuracy']:.1%}."
+    alt = f"Test accuracy, from {tested[0].accuracy:.1%} to {tested[-1].accuracy:.1%}."
     return Plot("Accuracy", draw("accuracy", alt, paint))
 
 
-def rates(train: dict[str, Any]) -> Plot | None:
+def rates(train: Train) -> Plot | None:
     """Return the learning rate of every round, if it changes."""
-    values = _numbers(train.get("rates") or [])
+    values = np.array(train.rates)
     if len(set(values.tolist())) < 2:
         return None
     rounds, means, _ = thinned(values)
@@ -80,15 +82,11 @@ def thinned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
     return np.arange(len(means)) * each + (each + 1) / 2, means, each
 
 
-def _numbers(values: Sequence[float | None]) -> np.ndarray:
-    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
-
-
-def in_words(summary: dict[str, Any]) -> str:
+def in_words(summary: Summary) -> str:
     """Say how the parameters moved, and whether there is any loss to show."""
-    settings = summary["config"].get("training") or {}
-    rate = settings.get("lr") or 0.0
-    moved = f"{settings.get('optimizer', 'sgd')} with a learning rate of {rate:g}."
-    known = [loss for loss in summary["train"].get("losses") or [] if loss is not None]
+    settings = summary.config.training or Training()
+    rate = settings.lr or 0.0
+    moved = f"{settings.optimizer} with a learning rate of {rate:g}."
+    known = any(map(math.isfinite, summary.train.losses))
     words = [moved if rate else "The parameters were frozen (learning rate 0)."]
     return " ".join(words if known else [*words, "No round has a loss that is a number."])

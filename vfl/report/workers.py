@@ -45,9 +45,9 @@ def worker_table(run: RunFolder) -> WorkerTable:
         "rounds that look altered": _each(count, _altered(run)),
         "withheld": _each(count, _withheld(run)),
     }
-    told = {title: texts for title, texts in columns.items() if any(text != NOTHING for text in texts)}
-    lines = [WorkerLine(n, tuple(texts[n] for texts in told.values()), shares[n]) for n in range(count)]
-    return WorkerTable(tuple(told), tuple(lines))
+    shown = {title: texts for title, texts in columns.items() if any(text != NOTHING for text in texts)}
+    lines = [WorkerLine(n, tuple(texts[n] for texts in shown.values()), shares[n]) for n in range(count)]
+    return WorkerTable(tuple(shown), tuple(lines))
 
 
 def slice_words(box: Box) -> str:
@@ -103,7 +103,7 @@ def _holds(run: RunFolder, count: int) -> list[str]:
     columns = column_scores(run)
 
     def names(worker: int) -> str:
-        own = [column.name for column in columns if column.worker == worker]
+        own = [str(column.name) for column in columns if column.worker == worker]
         return ", ".join(own[:MOST_NAMES]) + (f" and {len(own) - MOST_NAMES} more" if len(own) > MOST_NAMES else "")
 
     return _each(count, names)
@@ -119,11 +119,11 @@ def _certificates(run: RunFolder, count: int) -> list[str]:
 
 
 def _altered(run: RunFolder) -> Callable[[int], str | None]:
-    shares = run.attack.get("altered") or []
+    shares = run.summary.attack.altered or []
     known = {worker: share for worker, share in enumerate(shares) if share is not None}
     return lambda worker: f"{known[worker]:.0%}" if worker in known else None
 
 
 def _withheld(run: RunFolder) -> Callable[[int], str | None]:
-    rounds = run.summary.get("withheld") or {}
+    rounds = run.summary.withheld
     return lambda worker: f"from round {rounds[str(worker)]}" if str(worker) in rounds else None

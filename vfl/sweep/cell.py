@@ -11,14 +11,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import yaml
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import InterruptedRunError, UserError
 from vfl.files import write_text
-from vfl.folder.results import clear_run, load_summary
+from vfl.folder import clear_run
+from vfl.folder.summary import load_summary
 from vfl.sweep.results.numbers import numbers_of
 
 GRACE_SECONDS = 30.0
@@ -61,20 +62,15 @@ def finished(config: RunConfig, folder: Path) -> Row | None:
     """Return the row of a cell that an earlier sweep ran to the end with an equal config."""
     try:
         summary = load_summary(folder)
-        same = parse_config(summary["config"], "summary.json") == parse_config(
-            config.model_dump(mode="json"), "the cell"
-        )
-        # The coordinator writes the summary, the referee adds to it: a run may have been killed between the two.
-        scored = "over_rounds" in summary["attack"] or not (folder / "recovered.npz").exists()
-        if not same or not scored or summary["ended"] != "complete":
-            return None
-        return _row(summary)
-    except (UserError, KeyError, TypeError, AttributeError):
+        ran = parse_config(summary.config.whole, "summary.json")
+        planned = parse_config(config.model_dump(mode="json"), "the cell")
+    except UserError:
         return None
-
-
-def _row(summary: dict[str, Any]) -> Row:
-    return Row(used=tuple(summary["attack"]["used"]), numbers=numbers_of(summary))
+    # The coordinator writes the summary, the referee adds to it: a run may have been killed between the two.
+    scored = summary.attack.over_rounds is not None or not (folder / "recovered.npz").exists()
+    if ran != planned or not scored or not summary.complete:
+        return None
+    return Row(used=tuple(map(str, summary.attack.used)), numbers=numbers_of(summary))
 
 
 def _run(config: RunConfig, folder: Path, log: IO[bytes], stop: threading.Event) -> int:
@@ -107,7 +103,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 class _StillRunningError(Exception):
-    """Somebody else runs this cell."""
+    """Another sweep runs this cell."""
 
 
 @contextlib.contextmanager

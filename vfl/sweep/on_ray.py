@@ -15,7 +15,7 @@ from vfl.cluster import connect, largest, leave
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
 from vfl.files import write_atomically
-from vfl.folder.results import clear_run
+from vfl.folder import clear_run
 from vfl.sweep.cell import Row, run_cell
 from vfl.sweep.plan import Cell, cell_folder
 from vfl.sweep.progress import SweepProgress

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from vfl.folder.schema import Number
 from vfl.sweep.cell import Row
-from vfl.sweep.results.numbers import Number
 
 
 class SweepProgress:

@@ -5,18 +5,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from vfl.files import is_own, read_plain
+from vfl.errors import UserError
+from vfl.files import is_own
 from vfl.folder.journal import Tail
-from vfl.folder.show import verdict
-from vfl.limits import JSON_BYTES
+from vfl.folder.schema import numbers_in, value_at
+from vfl.folder.summary import Attack, load_summary
+from vfl.folder.words import verdict
 from vfl.ui.gallery import Gallery, load_gallery
-from vfl.ui.view import Estimate, View, number, single
+from vfl.ui.view import Estimate, View
 
 FILES = ("report.html", "summary.json")
 """What people can open from the page, where the run's folder has it."""
 NOT_OURS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""What comes of a line or a summary that is not of this version, or that somebody made up."""
-SCORES = ("psnr_mean", "psnr_median", "psnr_min", "psnr_baseline", "ssim_mean", "share_30db", "r2", "share_exact")
+"""What comes of a line that is not of this version, or that was made up."""
 
 
 class Watch:
@@ -93,15 +94,12 @@ class Watch:
 def _result(folder: Path) -> dict[str, Any] | None:
     """Return what summary.json says at the end, in the few numbers that the page shows."""
     try:
-        summary = json.loads(read_plain(folder / "summary.json", JSON_BYTES))
-        train, attack = summary["train"], summary["attack"]
-        return {
-            "ended": single(summary["ended"]),
-            **{key: number(summary[key]) for key in ("rounds", "samples")},
-            **{key: {name: number(one) for name, one in summary[key].items()} for key in ("seconds", "bytes")},
-            **{key: number(train[key]) for key in ("loss_last", "test_accuracy")},
-            "attack": {key: number(attack.get(key)) for key in SCORES},
-            "verdict": verdict(summary),  # last: by now its numbers are numbers
-        }
-    except (OSError, *NOT_OURS):
+        summary = load_summary(folder)
+    except UserError:
         return None
+    return {
+        **summary.model_dump(mode="json", include={"ended", "rounds", "samples", "seconds", "bytes"}),
+        **summary.train.model_dump(include={"loss_last", "test_accuracy"}),
+        "attack": {one.key: value_at(summary.attack, one.place) for one in numbers_in(Attack)},
+        "verdict": verdict(summary),
+    }

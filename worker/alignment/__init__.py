@@ -3,7 +3,6 @@
 import hashlib
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from vfl.datasets.slices import NONE, WorkerData, check_alone, load_data, slice_
 from vfl.datasets.tables import TableSet
 from vfl.datasets.tables.holdings import Holding
 from vfl.errors import RunFailedError, UserError
-from vfl.folder.show import file_in_words
 from vfl.limits import PRIVATE_BYTES
 from vfl.net.alignment import HASH_BYTES, from_bytes, keyed_hashes, pass_parts, pieces, rows_of
 from vfl.net.network import PROTOCOL_VERSION, hang_up, reach, sentence
@@ -80,7 +78,7 @@ def aligned(
         if holding.label is not None:
             check_classes(data)
         box = calls.place(data.sample_shape[0])
-    joined = f"joined by id: {len(common)} rows are at all workers; {file_in_words(asdict(holding.brought))}"
+    joined = f"joined by id: {len(common)} rows are at all workers; {holding.brought.in_words}"
     print(f"worker {options.worker}: {joined}", file=sys.stderr, flush=True)
     holds_labels = holding.label is not None
     return WorkerData(

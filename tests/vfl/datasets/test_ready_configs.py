@@ -8,6 +8,7 @@ import pytest
 from vfl.config import load_config
 from vfl.datasets.slices import boxes_of, load_data
 from vfl.errors import UserError
+from vfl.folder.schema import as_json
 from vfl.local.launch import check, run_federation
 from vfl.referee import score_run
 
@@ -55,7 +56,7 @@ def test_credit_loses_its_rows_also_those_of_short_batches(samples, epochs, tmp_
     assert samples % config.federation.batch_size != 0
     data = load_data(config)
     run_federation(config, data, tmp_path / "out", quiet=True)
-    found = score_run(tmp_path / "out", config, data)["attack"]
+    found = as_json(score_run(tmp_path / "out", config, data).attack)
     assert found["share_exact"] >= 0.999
     assert found["label_accuracy"] == 1
 

@@ -13,7 +13,8 @@ from vfl.config import load_config, parse_config
 from vfl.datasets import Facts
 from vfl.datasets.slices import data_facts, load_data
 from vfl.errors import UserError
-from vfl.folder.results import load_summary
+from vfl.folder.schema import as_json
+from vfl.folder.summary import load_summary
 from vfl.local.launch import run_federation
 from vfl.plan.fitted import fit_coefficients, load_fitted, predict
 from vfl.plan.machine import Machine, this_machine
@@ -30,7 +31,7 @@ ROOMY = Machine(cores=2, memory=1 << 50, disk=1 << 50)
 
 def measured(config, folder):
     run_federation(config, load_data(config), folder, quiet=True)
-    sizes = load_summary(folder)["bytes"]
+    sizes = as_json(load_summary(folder).bytes)
     return {key: sizes[key] for key in ("up", "down", "peer")}
 
 

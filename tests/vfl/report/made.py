@@ -9,7 +9,9 @@ import torch
 from vfl.config import RunConfig, parse_config
 from vfl.datasets import Data
 from vfl.datasets.slices import boxes_of
-from vfl.folder.results import Evaluated, Record, write_recovery, write_summary
+from vfl.folder.record import Record, write_summary
+from vfl.folder.recovered import write_recovery
+from vfl.folder.summary import Bytes, Evaluated, Train
 from vfl.observation import Setting
 from vfl.recovery import Ledger, Recovery
 from vfl.referee import score_run
@@ -42,10 +44,13 @@ def setting_of(config: RunConfig, data: Data) -> Setting:
 
 def record_of(rounds: int = 12, **more: Any) -> Record:
     losses = [2.0 - number / rounds for number in range(rounds)]
-    evaluations = [Evaluated(rounds // 2, 1.5, 0.5), Evaluated(rounds, 1.25, 0.75)]
-    about = {"seconds": 3.0, "bytes_up": 1234567, "bytes_down": 4000, "bytes_peer": 30, "losses": losses}
+    evaluations = [
+        Evaluated(round=rounds // 2, loss=1.5, accuracy=0.5),
+        Evaluated(round=rounds, loss=1.25, accuracy=0.75),
+    ]
     rates = [0.1 / (1 + number) for number in range(rounds)]
-    return Record(**({"rounds": rounds, "rates": rates, "evaluations": evaluations} | about | more))
+    train = {"losses": losses, "rates": rates, "evaluations": evaluations} | more
+    return Record(rounds=rounds, seconds=3.0, bytes=Bytes(up=1234567, down=4000, peer=30), train=Train(**train))
 
 
 def recovery_of(setting: Setting, x: torch.Tensor, **more: Any) -> Recovery:
@@ -64,7 +69,7 @@ def write_run(
     recovery = recovery_of(setting, found, **more)
     if recovery.slices is not None or recovery.representations is not None:
         write_recovery(out, setting, recovery)
-    write_summary(out, config, setting, record_of(), recovery, 1.5)
+    write_summary(out, config, setting, record_of(), recovery=recovery, attack_seconds=1.5)
     if scored:
         score_run(out, config, data)
 

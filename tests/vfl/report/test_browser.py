@@ -10,7 +10,8 @@ import pytest
 from tests.browser_support import Watched, browsing, chromium, pixels
 from tests.integration.command_support import cafe
 from vfl.config import load_config
-from vfl.folder.results import load_summary
+from vfl.folder.schema import as_json
+from vfl.folder.summary import load_summary
 
 CONFIG = """
 seed: 2
@@ -127,7 +128,7 @@ def test_every_picture_is_there_and_is_what_was_recovered(page, run):
 
 
 def test_the_numbers_are_those_of_the_summary(page, run):
-    summary = load_summary(run)
+    summary = as_json(load_summary(run))
     shown = page.eval_on_selector_all("data", "all => all.map(one => [one.dataset.key, one.value, one.innerText])")
     assert {"attack.psnr_mean", "attack.ssim_mean", "attack.psnr_baseline", "seconds.total"} <= {
         key for key, *_ in shown

@@ -1,8 +1,17 @@
 """How bad it is in a word or two: never better than the numbers."""
 
+from typing import Any
+
 import pytest
 
-from vfl.report.level import level
+from tests.vfl.report.made import config_of
+from vfl.folder.summary import Summary
+from vfl.report.facts import level
+
+
+def summary_of(attack: dict[str, Any], **more: Any) -> Summary:
+    parts = {"seconds": {}, "bytes": {}, "train": {}, "attack": {"name": "exact", **attack}}
+    return Summary(config=config_of().model_dump(mode="json"), samples=10, rounds=1, **parts, **more)
 
 
 @pytest.mark.parametrize(
@@ -23,8 +32,8 @@ from vfl.report.level import level
     ],
 )
 def test_the_words_follow_the_numbers(attack, words):
-    assert level({"attack": {"used": ["gradients"], **attack}})[1] == words
+    assert level(summary_of({"used": ["gradients"], **attack}))[1] == words
 
 
 def test_a_run_that_did_not_end_is_not_finished():
-    assert level({"attack": {"used": []}, "ended": "worker 2 left"}) == ("open", "not finished")
+    assert level(summary_of({"used": []}, ended="worker 2 left")) == ("open", "not finished")

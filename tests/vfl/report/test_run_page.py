@@ -8,7 +8,9 @@ import torch
 from tests.vfl.report.made import Page, config_of, images, record_of, setting_of, write_run
 from vfl.datasets.slices import load_data
 from vfl.errors import UserError
-from vfl.folder.results import load_summary, write_summary
+from vfl.folder.record import write_summary
+from vfl.folder.schema import as_json
+from vfl.folder.summary import load_summary
 from vfl.folder.versions import versions
 from vfl.maths.metrics import psnr
 from vfl.report.main import report_if_possible, write_report
@@ -36,7 +38,7 @@ def section(page: Page, name: str) -> bool:
 
 def test_the_numbers_are_those_of_the_summary(tmp_path):
     write_run(tmp_path, config_of(), images(24))
-    page, summary = page_of(tmp_path), load_summary(tmp_path)
+    page, summary = page_of(tmp_path), as_json(load_summary(tmp_path))
     shown = {data["data-key"]: data["value"] for data in page.all("data")}
     assert {"attack.psnr_mean", "attack.psnr_min", "attack.share_30db", "attack.certified", "seed"} <= shown.keys()
     for key, value in shown.items():
@@ -107,7 +109,7 @@ def test_samples_that_were_lost_are_grey_and_called_so(tmp_path):
 
 def test_a_run_without_an_attack_shows_its_training(tmp_path):
     config = config_of(attack={"name": "none"}, training={"lr": 0.1})
-    write_summary(tmp_path, config, setting_of(config, images(12)), record_of(), None)
+    write_summary(tmp_path, config, setting_of(config, images(12)), record_of())
     page = page_of(tmp_path)
     assert "No attack was run." in page.text
     assert not pictures(page)
@@ -122,9 +124,7 @@ def test_a_run_without_an_attack_shows_its_training(tmp_path):
 
 
 def test_a_run_that_failed_says_why_also_before_anybody_joined(tmp_path):
-    write_summary(
-        tmp_path, config_of(), None, record_of(0, losses=[], evaluations=[], rates=[]), None, ended="worker 2 left"
-    )
+    write_summary(tmp_path, config_of(), None, record_of(0, losses=[], evaluations=[], rates=[]), ended="worker 2 left")
     page = page_of(tmp_path)
     assert "This run did not come to its end: worker 2 left" in page.text
     assert section(page, "reproduce")
@@ -133,9 +133,9 @@ def test_a_run_that_failed_says_why_also_before_anybody_joined(tmp_path):
 
 def test_losses_that_are_no_numbers_are_counted(tmp_path):
     nan = float("nan")
-    write_summary(tmp_path, config_of(), None, record_of(4, losses=[1.0, nan, 0.5, nan]), None)
+    write_summary(tmp_path, config_of(), None, record_of(4, losses=[1.0, nan, 0.5, nan]))
     assert "2 rounds have a loss that is not a number." in page_of(tmp_path).text
-    write_summary(tmp_path, config_of(), None, record_of(2, losses=[nan, nan], evaluations=[]), None)
+    write_summary(tmp_path, config_of(), None, record_of(2, losses=[nan, nan], evaluations=[]))
     assert "No round has a loss that is a number." in page_of(tmp_path).text
 
 
@@ -150,7 +150,7 @@ def test_only_representations(tmp_path):
 
 def test_withheld_uploads_altered_rounds_and_disturbances_are_told(tmp_path):
     write_run(tmp_path, config_of(), images(12), altered=(0.0, 0.25, 0.0, 1.0))
-    summary = load_summary(tmp_path)
+    summary = as_json(load_summary(tmp_path))
     trouble = {"round": 3, "reasons": ["worker 1 was lost"], "seconds": 2.5, "redone": None}
     shield = {"worker": 0, "chain": [{"name": "dp", "epsilon": 1.5, "warning": "too few"}]}
     more = {"withheld": {"2": 9}, "disturbances": [trouble], "defence": [shield]}
@@ -166,7 +166,7 @@ def test_withheld_uploads_altered_rounds_and_disturbances_are_told(tmp_path):
 def test_a_defence_whose_draws_follow_from_the_seed_is_never_said_to_hold(tmp_path):
     data = images(12)
     write_run(tmp_path, config_of(), data, torch.zeros_like(data.x))
-    summary = load_summary(tmp_path)
+    summary = as_json(load_summary(tmp_path))
     assert "held against this attack" in page_of(tmp_path).text
     report = {"worker": 0, "chain": [{"name": "noise"}], "warning": "NOT TESTED FOR REAL: draws follow from the seed"}
     (tmp_path / "summary.json").write_text(json.dumps(summary | {"defence": [report]}))
@@ -178,7 +178,7 @@ def test_a_defence_whose_draws_follow_from_the_seed_is_never_said_to_hold(tmp_pa
 
 def test_psnr_over_the_rounds(tmp_path):
     write_run(tmp_path, config_of(), images(12))
-    summary = load_summary(tmp_path)
+    summary = as_json(load_summary(tmp_path))
     steps = [{"round": 4, "seconds": 1.0, "psnr_mean": 11.5}, {"round": 8, "seconds": 2.0, "psnr_mean": 33.25}]
     summary["attack"]["over_rounds"] = steps
     (tmp_path / "summary.json").write_text(json.dumps(summary))
@@ -213,7 +213,7 @@ def test_rows_of_a_table_stand_beside_the_real_ones(tmp_path):
 
 def test_nothing_in_a_summary_becomes_markup(tmp_path):
     write_run(tmp_path, config_of(), images(12), notes=(HOSTILE,))
-    summary = load_summary(tmp_path)
+    summary = as_json(load_summary(tmp_path))
     summary["config"]["data"]["name"] = HOSTILE
     summary["attack"]["name"] = summary["ended"] = HOSTILE
     summary["attack"]["columns"] = [{"name": HOSTILE, "worker": 0, "r2": 0.5}]
@@ -266,4 +266,4 @@ def test_a_report_that_cannot_be_written_costs_a_sentence_and_nothing_else(tmp_p
     said = capsys.readouterr().err
     assert said.startswith("no report: ")
     assert said.count("\n") == 1
-    assert load_summary(tmp_path)["attack"]["share_30db"] == 1
+    assert load_summary(tmp_path).attack.share_30db == 1

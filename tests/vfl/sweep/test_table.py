@@ -7,13 +7,15 @@ import pytest
 from PIL import Image
 
 from tests.vfl.sweep.fabricated import TRAINING, planned, row
+from vfl.folder.schema import as_json
+from vfl.folder.summary import Summary
 from vfl.sweep.cell import Row
 from vfl.sweep.results.curves import save_curves
 from vfl.sweep.results.numbers import numbers_of
 from vfl.sweep.results.picture import save_heatmap
 from vfl.sweep.results.table import pivot
 from vfl.sweep.results.text import grid, markdown
-from vfl.sweep.results.write import as_csv, as_tree
+from vfl.sweep.results.write import as_csv, as_results
 
 AXES = {
     "defence": {"none": {}, "wall | moat": {}},
@@ -89,7 +91,7 @@ def test_csv_and_json_hold_every_row_with_its_place(tmp_path):
     (line,) = csv.DictReader(io.StringIO(as_csv(plan, rows)))
     assert (line["cell"], line["axis.seed"], line["seed"], line["attack"]) == ("first, none", "first", "5", "none")
     assert (line["ended"], line["error"], line["attack.psnr_mean"], line["attack.r2"]) == ("complete", "", "31.5", "")
-    tree = as_tree(plan, rows)
+    tree = as_json(as_results(plan, rows, pivot(plan, rows)))
     assert set(tree["versions"]) == {"cafe-vfl", "python", "torch", "grpcio", "commit"}
     assert tree["rows"][0]["axes"] == {"seed": "first", "attack": "none"}
     assert tree["rows"][0]["config"]["seed"] == 5
@@ -122,16 +124,19 @@ def test_curves_are_drawn_along_an_axis_of_numbers_and_only_where_asked(tmp_path
 
 def test_numbers_that_follow_from_a_summary():
     summary = {
+        "config": {"federation": {"workers": 2}},
+        "samples": 10,
         "rounds": 40,
         "seconds": {"total": 9, "federation": 8.0, "attack": 0},
         "rounds_per_second": None,
         "bytes": {"up": 100, "down": 60, "peer": 40, "raw": 1},
         "train": {"loss_first": 40.0, "loss_last": 1.0, "test_accuracy": None, "losses": list(range(40, 0, -1))},
-        "attack": {"name": "none", "psnr_mean": None},
+        "attack": {"name": "none", "used": [], "psnr_mean": None},
     }
-    numbers = numbers_of(summary)
+    numbers = numbers_of(Summary.model_validate(summary))
     assert numbers["train.loss_end"] == 1.5  # the last two of forty rounds
     assert numbers["seconds.round"] == 0.2
     assert numbers["bytes.round"] == 5
     assert numbers["attack.psnr_mean"] is None
-    assert numbers_of(summary | {"rounds_per_second": 10.0})["seconds.round"] == 0.1
+    fast = Summary.model_validate(summary | {"rounds_per_second": 10.0})
+    assert numbers_of(fast)["seconds.round"] == 0.1

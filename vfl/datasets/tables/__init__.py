@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from vfl.datasets import Brought, Data, DataSet, Tables, data_path, datasets
+from vfl.datasets import Data, DataSet, data_path, datasets
 from vfl.datasets.columns import Text, Values, as_words, encode_all, fit_column, missing_in
 from vfl.datasets.tables.file import TableFile
 from vfl.datasets.tables.formats import CsvFile, ParquetFile
 from vfl.datasets.tables.holdings import Holding, classes_of
 from vfl.datasets.tables.words import Name, check_words
 from vfl.errors import UserError
+from vfl.folder.summary import RowsRead, Tables
 from vfl.net.alignment import check_ids, common_hashes, keyed_hashes, rows_of
 
 SIMULATED_KEY = b"everybody in a simulation may know this"
@@ -119,7 +120,7 @@ class TableSet(DataSet):
             groups=tuple(len(holding.values) for holding in holdings) if grouped else None,
             label=self.label,
             class_names=classes,
-            tables=Tables(rows, tuple(dict.fromkeys(holding.brought for holding in holdings))),
+            tables=Tables(rows=rows, files=list(dict.fromkeys(holding.brought for holding in holdings))),
         )
 
     def _check_categorical(self, header: Collection[str], source: str) -> None:
@@ -182,7 +183,7 @@ class TableSet(DataSet):
         if ids is not None:
             check_ids(ids, str(file.path))
         return Holding(
-            Brought(str(file.path), len(values[asked[0]])),
+            RowsRead(source=str(file.path), rows=len(values[asked[0]])),
             ids,
             {name: as_words(values[name]) if name in self.categorical else values[name] for name in names},
             values[self.label] if with_label else None,

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vfl.datasets import Brought
 from vfl.datasets.columns import Text, Values, missing_in, name_of
 from vfl.errors import UserError
+from vfl.folder.summary import RowsRead
 
 MOST_CLASSES = 1000
 """A column with more values than these holds a quantity or names, no classes."""
@@ -19,7 +19,7 @@ MOST_CLASSES = 1000
 class Holding:
     """Columns of one file by name, with the rows' ids and labels where it has them."""
 
-    brought: Brought
+    brought: RowsRead
     ids: tuple[str, ...] | None
     values: Mapping[str, Values]
     label: Values | None
@@ -58,10 +58,8 @@ class Holding:
             raise UserError(f"data.missing: no row of {source} {lacks}, so none is left")
         if len(kept) == len(self):
             return self
-        left_out = replace(
-            self.brought, unlabelled=int(unlabelled.sum()), incomplete=int((incomplete & ~unlabelled).sum())
-        )
-        return replace(self.take(kept), brought=left_out)
+        left_out = {"unlabelled": int(unlabelled.sum()), "incomplete": int((incomplete & ~unlabelled).sum())}
+        return replace(self.take(kept), brought=self.brought.model_copy(update=left_out))
 
     def _refuse(self, unlabelled: np.ndarray, gone: Mapping[str, np.ndarray]) -> None:
         """Raise an error that says what is missing."""

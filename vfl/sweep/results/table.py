@@ -4,9 +4,11 @@ import itertools
 from dataclasses import dataclass
 from typing import Literal
 
+from vfl.folder.schema import Number
+from vfl.folder.sweep_results import Best
 from vfl.sweep.cell import Row
 from vfl.sweep.plan import Cell, Plan
-from vfl.sweep.results.numbers import NUMBERS, Number
+from vfl.sweep.results.numbers import NUMBERS
 
 State = Literal["done", "failed", "not run", "skipped"]
 Rows = dict[str, Row]
@@ -30,14 +32,6 @@ class Entry:
         if self.state != "done":
             return "·" if self.state == "skipped" else self.state
         return "no value" if self.value is None else number.text(self.value)
-
-
-@dataclass(frozen=True)
-class Best:
-    """The best value of a row, and the column that it is in."""
-
-    value: float
-    column: str
 
 
 @dataclass(frozen=True)
@@ -143,7 +137,7 @@ def _entry(cells: list[Cell], rows: Rows, number: Number) -> Entry:
 
 
 def _best(entries: tuple[Entry, ...], columns: tuple[str, ...], number: Number) -> Best | None:
-    found = [Best(e.value, name) for e, name in zip(entries, columns, strict=True) if e.value is not None]
+    found = [Best(value=e.value, column=name) for e, name in zip(entries, columns, strict=True) if e.value is not None]
     choose = max if number.highest_is_best else min
     return choose(found, key=lambda best: best.value) if found else None
 

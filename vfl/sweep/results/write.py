@@ -2,14 +2,13 @@
 
 import csv
 import io
-import json
 import os
 import platform
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from vfl.files import write_text
+from vfl.folder.sweep_results import CellRow, Pivot, PivotLine, Place, SweepResults, save_results
 from vfl.folder.versions import commit, versions
 from vfl.sweep.cell import Row
 from vfl.sweep.plan import Cell, Plan, cell_folder
@@ -27,7 +26,7 @@ def write_results(out: Path, plan: Plan, rows: Rows) -> Table:
     rows = {cell.name: rows[cell.name] for cell in plan.cells if cell.name in rows}
     table = pivot(plan, rows)
     write_text(out / "results.csv", as_csv(plan, rows))
-    write_text(out / "results.json", json.dumps(as_tree(plan, rows), indent=1, allow_nan=False) + "\n")
+    save_results(out, as_results(plan, rows, table))
     write_text(out / "table.md", markdown(plan.name, table, rows))
     save_heatmap(out / "heatmap.png", plan.name, table)
     save_curves(out / "curves.png", plan.name, table)
@@ -49,53 +48,56 @@ def as_csv(plan: Plan, rows: Rows) -> str:
     return text.getvalue()
 
 
-def as_tree(plan: Plan, rows: Rows) -> dict[str, Any]:
+def as_results(plan: Plan, rows: Rows, table: Table) -> SweepResults:
     """Return everything: versions and commit, the axes, each cell's row with its config, and the table."""
-    return {
-        "sweep": plan.name,
-        "versions": versions() | {"commit": commit()},
+    cells = [cell for cell in plan.cells if cell.name in rows]
+    beside: dict[str, Any] = {
         "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
         "axes": {axis: list(values) for axis, values in plan.axes.items()},
         "table": plan.table.model_dump(mode="json"),
-        "planned": len(plan.cells),
-        "rows": [
-            {
-                "axes": cell.values,
-                **_facts(cell, rows[cell.name]),
-                "folder": cell_folder(Path(), cell).as_posix(),
-                "config": cell.config.model_dump(mode="json"),
-            }
-            for cell in plan.cells
-            if cell.name in rows
-        ],
-        "pivot": _pivot_tree(pivot(plan, rows)),
     }
+    return SweepResults(
+        sweep=plan.name,
+        versions={**versions(), "commit": commit()},
+        planned=len(plan.cells),
+        rows=[_row(cell, rows[cell.name]) for cell in cells],
+        pivot=_pivot(table),
+        **beside,
+    )
 
 
-def _pivot_tree(table: Table) -> dict[str, Any]:
+def _row(cell: Cell, row: Row) -> CellRow:
+    folder, config = cell_folder(Path(), cell).as_posix(), cell.config.model_dump(mode="json")
+    return CellRow(axes=cell.values, **_facts(cell, row), folder=folder, config=config)
+
+
+def _pivot(table: Table) -> Pivot:
     """Return the table as `cafe report` reads it: numbers, and the words for them."""
     number = table.number
-    return {
-        "number": number.key,
-        "title": number.title,
-        "limits": number.limits,
-        "row_axis": table.row_axis,
-        "column_axis": table.column_axis,
-        "columns": table.columns,
-        "lines": [
-            {
-                "name": line.name,
-                "entries": [asdict(entry) | {"text": entry.text(number)} for entry in line.entries],
-                "best": asdict(line.best) if line.best else None,
-                "price": price_texts(line) if table.priced else [],
-            }
+    return Pivot(
+        number=number.key,
+        title=number.title,
+        limits=number.limits,
+        row_axis=table.row_axis,
+        column_axis=table.column_axis,
+        columns=list(table.columns),
+        lines=[
+            PivotLine(
+                name=line.name,
+                entries=[
+                    Place(state=one.state, value=one.value, cells=list(one.cells), text=one.text(number))
+                    for one in line.entries
+                ],
+                best=line.best,
+                price=[*price_texts(line)] if table.priced else [],
+            )
             for line in table.lines
         ],
-        "price_titles": PRICE_TITLES if table.priced else [],
-        "note": table.note,
-        "baseline": table.baseline,
-        "baseline_text": "" if table.baseline is None else f"{number.text(table.baseline)} {number.unit}",
-    }
+        price_titles=[*PRICE_TITLES] if table.priced else [],
+        note=table.note,
+        baseline=table.baseline,
+        baseline_text="" if table.baseline is None else f"{number.text(table.baseline)} {number.unit}",
+    )
 
 
 def _facts(cell: Cell, row: Row) -> dict[str, Any]:

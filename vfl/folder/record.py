@@ -1,0 +1,186 @@
+"""What the federation leaves behind: its checkpoints hold it, and with the recovery it makes a run's summary."""
+
+import io
+import statistics
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from pydantic import ConfigDict, Field
+
+from vfl.config import RunConfig
+from vfl.files import write_atomically
+from vfl.folder.recorded_config import RecordedConfig
+from vfl.folder.schema import Live
+from vfl.folder.summary import (
+    Attack,
+    Bytes,
+    Disturbance,
+    Evaluated,
+    LedgerWords,
+    Memory,
+    Queue,
+    Seconds,
+    Summary,
+    Train,
+    save_summary,
+)
+from vfl.folder.versions import versions
+from vfl.models.whole import state_dict
+from vfl.observation import ModelTensors, Setting
+from vfl.recovery import Recovery, spans
+
+CERTIFIED = 1e-2
+"""Certificates below this speak for a sample; wrong ones are usually far above, right ones far below."""
+
+_SCORES = ("psnr_mean", "psnr_median", "psnr_min", "ssim_mean", "share_30db", "psnr_baseline")
+"""The scores of images are null in a summary without a referee."""
+
+
+class Record(Live):
+    """The rounds so far: parts of the summary, and what its other numbers come from."""
+
+    model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+
+    rounds: int = 0
+    seconds: float = 0.0
+    """From the first round on."""
+    train: Train = Field(default_factory=Train)
+    bytes: Bytes = Field(default_factory=Bytes)
+    withheld: dict[int, int] = Field(default_factory=dict)
+    """The first round in which a worker uploaded nothing, by its own decision."""
+    disturbances: list[Disturbance] = Field(default_factory=list)
+    ends: list[float] = Field(default_factory=list)
+    """When each round ended, in seconds from the start."""
+    memory: list[int] = Field(default_factory=list)
+    """The coordinator's resident memory after each round, in bytes."""
+    began: float = Field(default_factory=time.monotonic, exclude=True)
+    """On the monotonic clock, as are all that are in no checkpoint."""
+    ended: str = Field("complete", exclude=True)
+    """Why the rounds ended."""
+    queue: Queue = Field(default_factory=Queue, exclude=True)
+    model: ModelTensors | None = Field(None, exclude=True)
+    """The parameters after the last round."""
+
+    @property
+    def elapsed(self) -> float:
+        """Return the seconds since the run began."""
+        return time.monotonic() - self.began
+
+    @property
+    def last_evaluation(self) -> Evaluated | None:
+        """Return the evaluation of the model as it is after the last round."""
+        last = self.train.evaluations[-1] if self.train.evaluations else None
+        return last if last and last.round == self.rounds else None
+
+    @property
+    def rounds_per_second(self) -> float | None:
+        """Return the rate without the first tenth of the rounds, in which all processes warm up."""
+        first = len(self.ends) // 10
+        if len(self.ends) - first < 2:
+            return None
+        return (len(self.ends) - 1 - first) / (self.ends[-1] - self.ends[first])
+
+    @property
+    def last_round_seconds(self) -> float:
+        """Return how long the last round took, 0 before there were two."""
+        return self.ends[-1] - self.ends[-2] if len(self.ends) > 1 else 0.0
+
+    @property
+    def memory_growth(self) -> int | None:
+        """Return by how many bytes the coordinator grew: the median of the last tenth of the rounds, less the second's.
+
+        Medians, because single readings differ by the uploads that happen to be in memory.
+        """
+        tenth = len(self.memory) // 10
+        if not tenth:
+            return None
+        return int(statistics.median(self.memory[-tenth:]) - statistics.median(self.memory[tenth : 2 * tenth]))
+
+    def of_whole_rounds(self) -> Self:
+        """Return a copy without what a round that was cut off has left: its loss, or that a worker withheld in it."""
+        copy = type(self).model_validate(self.model_dump())
+        del copy.train.losses[self.rounds :]
+        copy.withheld = {worker: number for worker, number in self.withheld.items() if number <= self.rounds}
+        return copy
+
+
+def write_summary(
+    out: Path,
+    config: RunConfig,
+    setting: Setting | None,
+    record: Record,
+    *,
+    recovery: Recovery | None = None,
+    attack_seconds: float = 0.0,
+    ended: str | None = None,
+) -> None:
+    """Write what is known without the ground truth; the referee adds the scores."""
+    federation = config.federation
+    summary = Summary(
+        config=RecordedConfig.model_validate(config.model_dump(mode="json")),
+        seed=config.seed,
+        versions={**versions()},
+        ended=ended or record.ended,
+        workers=federation.workers,
+        samples=setting.samples if setting else None,
+        shares=list(setting.topology.shares) if setting and setting.topology.is_horizontal else None,
+        batch_size=setting.batch_size if setting else federation.batch_size,
+        rounds=record.rounds,
+        seconds=Seconds(total=record.elapsed, federation=record.seconds, attack=attack_seconds),
+        rounds_per_second=record.rounds_per_second,
+        disturbances=record.disturbances,
+        withheld={str(worker): number for worker, number in sorted(record.withheld.items())},
+        coordinator_memory=Memory(last=record.memory[-1] if record.memory else None, growth=record.memory_growth),
+        bytes=record.bytes,
+        train=_train(record),
+        attack=_attack(config.attack.name, recovery or Recovery(used=()), record.queue),
+    )
+    save_summary(out, summary)
+
+
+def write_model(out: Path, model: ModelTensors | None) -> None:
+    """Write the parameters as a state dict of `vfl.models.whole.WholeModel`, if there was a round."""
+    if model is not None:
+        buffer = io.BytesIO()  # on a full disk torch itself fails in a way of its own
+        torch.save(state_dict(model), buffer)
+        write_atomically(out / "model.pt", lambda path: path.write_bytes(buffer.getbuffer()))
+
+
+def _train(record: Record) -> Train:
+    losses, tested = record.train.losses, record.last_evaluation
+    ends = {"loss_first": losses[0], "loss_last": losses[-1]} if losses else {}
+    after = {"test_accuracy": tested.accuracy, "test_loss": tested.loss} if tested else {}
+    return record.train.model_copy(update=ends | after)
+
+
+def _attack(name: str, recovery: Recovery, queue: Queue) -> Attack:
+    return Attack(
+        name=name,
+        used=list(recovery.used),
+        ledger=_ledger(recovery),
+        notes=list(recovery.notes),
+        cells=len(recovery.cells),
+        certified=_certified(recovery),
+        altered=None if recovery.altered is None else list(recovery.altered),
+        queue=queue,
+        **dict.fromkeys(_SCORES),
+    )
+
+
+def _ledger(recovery: Recovery) -> LedgerWords | None:
+    if recovery.ledger is None:
+        return None
+    ledger = recovery.ledger
+    count = len(ledger.rounds)  # thousands of numbers would hide the rest
+    about: dict[str, Any] = asdict(ledger) | {"rounds": spans(ledger.rounds), "other": list(ledger.other)}
+    return LedgerWords(**about, count=count, sentence=ledger.sentence)
+
+
+def _certified(recovery: Recovery) -> int | None:
+    """Count the samples whose certificates are all small: without the truth, the best guess at what is right."""
+    if recovery.certificates is None:
+        return None
+    return int((recovery.certificates < CERTIFIED).all(1).sum())

@@ -1,0 +1,295 @@
+"""`summary.json`: the one schema of a run's results. A new number is a field here, and is set where it is computed.
+
+What a sweep and the report say of a number stands beside its field; docs/report.md tells where each is shown.
+"""
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from vfl.errors import UserError
+from vfl.files import read_plain, write_text
+from vfl.folder.recorded_config import RecordedConfig
+from vfl.folder.schema import Count, Finite, Live, Measure, Number, Part, Point, Some, Word, as_json, checked
+from vfl.limits import JSON_BYTES, SAMPLES
+
+_NAME = "summary.json"
+NEEDED = ("config.federation.workers", "samples", "rounds", "seconds", "bytes", "train", "attack.name", "attack.used")
+"""The keys of a summary without which there is nothing to show."""
+
+_decibels = partial(Number, unit="dB", form=".1f", highest_is_best=True)
+_share = partial(Number, form=".3f", highest_is_best=True, limits=(0.0, 1.0))
+_loss = partial(Number, form=".4f")
+_seconds = partial(Number, unit="s")
+_bytes = partial(Number, unit="bytes")
+
+
+class Seconds(Part):
+    """How long the run took."""
+
+    total: Annotated[Measure, _seconds("time in all")] = None
+    federation: Annotated[Measure, _seconds("time of the federation")] = None
+    """From the first round to the last."""
+    attack: Annotated[Measure, _seconds("time of the attack")] = None
+    """After the last round."""
+
+
+class Disturbance(Part):
+    """Something that went wrong and was mended: in which round, what, for how long, and how many rounds it undid."""
+
+    round: Count
+    reasons: Some[Word]
+    seconds: Finite
+    redone: Count | None
+    """None if it is not known: the coordinator itself was lost, and kept no transcript."""
+
+
+class Memory(Part):
+    """The coordinator's resident memory, in bytes."""
+
+    last: Count | None = None
+    growth: Annotated[int, Field(strict=True)] | None = None
+    """The median of the last tenth of the rounds, less that of the second."""
+
+
+class Bytes(Live):
+    """What went over the wire."""
+
+    up: Annotated[Count, _bytes("uploaded")] = 0
+    down: Annotated[Count, _bytes("downloaded")] = 0
+    peer: Annotated[Count, _bytes("between workers")] = 0
+    raw: Count = 0
+    """The tensors alone, without announcements and framing."""
+
+
+class Evaluated(Part):
+    """The model after a round, on the test samples: mean loss, share of right answers."""
+
+    round: Count
+    loss: Point
+    accuracy: Point
+
+
+class Train(Live):
+    """What training looked like."""
+
+    loss_first: Annotated[Measure, _loss("loss in the first round")] = None
+    loss_last: Annotated[Measure, _loss("loss in the last round")] = None
+    test_accuracy: Annotated[Measure, _share("test accuracy")] = None
+    """Of the model after the last round."""
+    test_loss: Measure = None
+    losses: Some[Point] = Field(default_factory=list)
+    rates: Some[Point] = Field(default_factory=list)
+    """The learning rate of each round."""
+    evaluations: Some[Evaluated] = Field(default_factory=list)
+    stopped_early: bool = False
+    """Whether training ended before the planned rounds, as the test loss no longer improved."""
+
+    @property
+    def loss_end(self) -> Annotated[float | None, _loss("training loss, last 5 % of rounds")]:
+        """Return the mean loss of the last twentieth of the rounds."""
+        last = self.losses[-max(1, math.ceil(len(self.losses) / 20)) :]
+        return sum(last) / len(last) if last and all(map(math.isfinite, last)) else None
+
+
+class Step(Part):
+    """How far the attack was after a round."""
+
+    round: Count
+    seconds: Measure = None
+    psnr_mean: Measure = None
+    r2: Measure = None
+
+
+class ColumnScore(Part):
+    """How much of a table's column leaked: R2 of numbers, the share of right categories of words; 1 is all."""
+
+    name: Word
+    worker: Count | None = None
+    """Who holds it, if not all do."""
+    kind: Word = None
+    accuracy: Measure = None
+    r2: Measure = None
+
+    @property
+    def score(self) -> float | None:
+        """Return the one of the two that the column has."""
+        return self.accuracy if self.r2 is None else self.r2
+
+
+class LedgerWords(Part):
+    """What the recovery rests on."""
+
+    rounds: Word = None
+    """The rounds whose gradients were used, as spans."""
+    versions: Word = None
+    shown: Word = None
+    indices: Word = None
+    parameters: Word = None
+    labels: Word = None
+    learning_rate: Word = None
+    other: Some[Word] | None = None
+    count: Word = None
+    sentence: str | None = None
+
+
+class Queue(Live):
+    """How the attack kept up with the rounds."""
+
+    spilled: Count = 0
+    """Rounds that had to wait for it on disk."""
+    longest: Count = 0
+    """The most rounds that waited for it, or were being looked at, at once."""
+
+
+class Attack(Part):
+    """What the attack did, and how well; the referee adds the scores, in simulation only."""
+
+    name: Word
+    used: Some[Word]
+    ledger: LedgerWords | None = None
+    notes: Some[Word] = Field(default_factory=list)
+    cells: Count | None = None
+    """Groups of samples that no batch tells apart."""
+    certified: Count | None = None
+    """Samples whose recovery explains all gradients that they took part in."""
+    altered: Some[Measure] | None = None
+    """For each worker the share of its rounds whose gradients look altered."""
+    queue: Queue = Field(default_factory=Queue)
+    psnr_mean: Annotated[Measure, _decibels("PSNR, mean")] = None
+    psnr_median: Annotated[Measure, _decibels("PSNR, median")] = None
+    psnr_min: Annotated[Measure, _decibels("PSNR, worst")] = None
+    ssim_mean: Annotated[Measure, _share("SSIM, mean")] = None
+    share_30db: Annotated[Measure, _share("share of images at 30 dB or better")] = None
+    psnr_baseline: Annotated[Measure, _decibels("PSNR of guessing the mean image")] = None
+    r2: Annotated[Measure, Number("R2", form=".3f", highest_is_best=True)] = None
+    share_exact: Annotated[Measure, _share("share of rows exact")] = None
+    samples_lost: Count | None = None
+    over_rounds: Some[Step] | None = None
+    label_accuracy: Annotated[Measure, _share("share of labels right")] = None
+    columns: Some[ColumnScore] = Field(default_factory=list)
+    representation_error: Annotated[Measure, Number("relative error of representations", form=".1e")] = None
+
+    @model_validator(mode="after")
+    def _is_scored_whole(self) -> Self:
+        if self.share_30db is not None and (self.psnr_mean is None or self.psnr_baseline is None):
+            raise ValueError("it has a share_30db, and no psnr_mean or psnr_baseline")
+        return self
+
+
+class Shield(Part):
+    """What one defence did; its own numbers are beside its name."""
+
+    name: str
+
+
+class Defence(Part):
+    """What a worker's defences did."""
+
+    worker: Word
+    chain: Some[Shield]
+    warning: Word = None
+
+
+class RowsRead(Part):
+    """How many rows a file has, and how many of them are left out, before rows are joined."""
+
+    model_config = ConfigDict(frozen=True)
+
+    source: str
+    rows: Count
+    unlabelled: Count = 0
+    """Left out, as they have no label."""
+    incomplete: Count = 0
+    """Left out, as some other value is missing."""
+
+    @property
+    def in_words(self) -> str:
+        """Say how many rows the file has, and which of them are left out."""
+        lacking = {"without a label": self.unlabelled, "with missing values": self.incomplete}
+        left_out = " and ".join(f"{count} {what}" for what, count in lacking.items() if count)
+        return f"{self.source} has {self.rows} rows" + (f" ({left_out} left out)" if left_out else "")
+
+
+class Tables(Part):
+    """What became of the rows of files: `rows` of them are in all, and are what samples are taken from."""
+
+    rows: Count
+    files: Some[RowsRead]
+
+
+class Summary(Part):
+    """A run's summary."""
+
+    config: RecordedConfig
+    seed: Word = None
+    versions: dict[str, Word] = Field(default_factory=dict)
+    ended: Word = "complete"
+    """Why the rounds ended."""
+    workers: Word = None
+    samples: Annotated[int, Field(strict=True, ge=0, le=SAMPLES)] | None
+    shares: Some[Count] | None = None
+    """How many samples each worker of a horizontal federation holds."""
+    batch_size: Word = None
+    rounds: Annotated[Count, Number("rounds", form=".0f")]
+    seconds: Seconds
+    rounds_per_second: Measure = None
+    disturbances: Some[Disturbance] = Field(default_factory=list)
+    withheld: dict[str, Word] = Field(default_factory=dict)
+    """The first round in which a worker uploaded nothing, by its own decision."""
+    coordinator_memory: Memory = Field(default_factory=Memory)
+    bytes: Bytes
+    train: Train
+    attack: Attack
+    defence: Some[Defence] = Field(default_factory=list)
+    tables: Tables | None = None
+
+    @property
+    def seconds_a_round(self) -> Annotated[float | None, _seconds("time a round", key="seconds.round")]:
+        """Return the time of a round; runs that are too short for a rate give their mean."""
+        if self.rounds_per_second:
+            return 1 / self.rounds_per_second
+        return (self.seconds.federation or 0.0) / self.rounds if self.rounds else None
+
+    @property
+    def bytes_a_round(self) -> Annotated[float | None, _bytes("on the wire a round", key="bytes.round")]:
+        """Return what a round puts on the wire."""
+        return (self.bytes.up + self.bytes.down + self.bytes.peer) / self.rounds if self.rounds else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run came to its end."""
+        return self.ended == "complete"
+
+    @model_validator(mode="after")
+    def _has_all_shares(self) -> Self:
+        if self.shares and len(self.shares) != self.config.federation.workers:
+            raise ValueError(f"it has shares for {len(self.shares)} of {self.config.federation.workers} workers")
+        if self.samples is None and (self.attack.share_30db is not None or self.attack.share_exact is not None):
+            raise ValueError("it has scores, and no samples")
+        return self
+
+
+def load_summary(out: Path) -> Summary:
+    """Read the summary of a run's folder, which may be anybody's."""
+    try:
+        found = json.loads(read_plain(out / _NAME, JSON_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{out} is not a run's folder: {_NAME} cannot be read ({error})") from None
+    missing = [key for key in NEEDED if not _has(found, key.split("."))]
+    if missing:
+        raise UserError(f"{out} is not a run's folder: {_NAME} has no {', '.join(missing)}")
+    return checked(Summary, found, out / _NAME)
+
+
+def save_summary(out: Path, summary: Summary) -> None:
+    """Write the summary of a run's folder."""
+    write_text(out / _NAME, json.dumps(as_json(summary), indent=1, allow_nan=False) + "\n")
+
+
+def _has(found: Any, keys: list[str]) -> bool:
+    return not keys or (isinstance(found, dict) and keys[0] in found and _has(found[keys[0]], keys[1:]))

@@ -1,0 +1,158 @@
+"""A run's summary in words: one sentence that says what leaked, and its numbers, each with its name."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from vfl.folder.summary import Attack, Defence, Summary, Tables, Train
+
+Line = tuple[str, str]
+
+
+def verdict(summary: Summary) -> str:
+    """Say in one sentence what the coordinator learned."""
+    attack, samples, rounds = summary.attack, summary.samples or 0, summary.rounds
+    if attack.share_30db is not None:
+        count = round(attack.share_30db * samples)
+        return (
+            f"The coordinator rebuilt {count} of {samples} images (30 dB or better) from {rounds} rounds of gradients."
+        )
+    if attack.share_exact is not None:
+        count = round(attack.share_exact * samples)
+        return f"The coordinator rebuilt {count} of {samples} rows exactly from {rounds} rounds of gradients."
+    if attack.representation_error is not None:
+        return (
+            f"The coordinator knows what enters every worker's first fully connected layer, "
+            f"to a relative error of {attack.representation_error:.1e} (median), from {rounds} rounds of gradients."
+        )
+    if attack.used:
+        return "The attack's result is not scored: there is no ground truth here."
+    return "No attack was run."
+
+
+def untested(summary: Summary) -> str:
+    """Return why the result says nothing of a defence, if that is so."""
+    return next((str(report.warning) for report in summary.defence if report.warning), "")
+
+
+def numbers_in_words(summary: Summary) -> list[Line]:
+    """Return the numbers of a summary in words, each with its name."""
+    setting = ", ".join(setting_words(summary))
+    wire, defence = summary.bytes, defence_lines(summary.defence)
+    return [
+        ("federation", f"{setting}, {summary.seconds.federation or 0.0:.1f} s"),
+        *_rows_read(summary.tables),
+        ("on the wire", f"{size(wire.up)} up, {size(wire.down)} down, {size(wire.peer)} between workers"),
+        *_training(summary.train, summary),
+        *_course(summary.attack, summary),
+        *_scores(summary.attack),
+        *_without_truth(summary.attack, summary),
+        *(() if summary.complete else (("ended", str(summary.ended)),)),
+        *(("defence", line) for line in defence),
+    ]
+
+
+def setting_words(summary: Summary) -> list[str]:
+    """Say how many took part, and in what."""
+    horizontal, each = (" (horizontal)", " each") if summary.shares else ("", "")
+    samples = [] if summary.samples is None else [f"{summary.samples} samples"]
+    return [
+        f"{summary.workers} workers{horizontal}",
+        *samples,
+        f"{summary.rounds} rounds of {summary.batch_size}{each}",
+    ]
+
+
+def _rows_read(tables: Tables | None) -> Iterator[Line]:
+    """Say how many rows came of files that were joined, or of a file that lost some."""
+    files = tables.files if tables else []
+    each = ", ".join(file.in_words for file in files)
+    if tables and len(files) > 1:
+        yield "joined by id", f"{tables.rows} rows are in all files; {each}"
+    elif any(file.unlabelled or file.incomplete for file in files):
+        yield "rows", each
+
+
+def _training(train: Train, summary: Summary) -> Iterator[Line]:
+    if train.loss_first is not None:
+        last = "" if train.loss_last is None else f", {train.loss_last:.4f} in the last"
+        accuracy = "" if train.test_accuracy is None else f", test accuracy {train.test_accuracy:.1%}"
+        yield "loss", f"{train.loss_first:.4f} in the first round{last}{accuracy}"
+    if train.stopped_early:
+        settings = summary.config.training
+        patience = settings.early_stop.patience if settings and settings.early_stop else "?"
+        yield "stopped early", f"the test loss did not improve in the last {patience} evaluations"
+
+
+def _course(attack: Attack, summary: Summary) -> Iterator[Line]:
+    """Say what the attack used, and how it kept up."""
+    if attack.used:
+        yield "attack", f"{attack.name}, {summary.seconds.attack or 0.0:.1f} s"
+        yield "it used", used_words(attack)
+    if attack.queue.spilled:
+        waited = f"{attack.queue.spilled} rounds waited for it on disk"
+        yield "attack's lag", f"up to {attack.queue.longest} rounds; {waited}"
+
+
+def used_words(attack: Attack) -> str:
+    """Say what the recovery rests on."""
+    return (attack.ledger and attack.ledger.sentence) or ", ".join(map(str, attack.used))
+
+
+def _scores(attack: Attack) -> Iterator[Line]:
+    """Say what the referee found."""
+    if attack.psnr_mean is not None:
+        parts = {"mean": attack.psnr_mean, "median": attack.psnr_median, "worst": attack.psnr_min}
+        first, *others = [f"{name} {value:.1f}" for name, value in parts.items() if value is not None]
+        guess = "" if attack.psnr_baseline is None else f"; guessing the mean image: {attack.psnr_baseline:.1f}"
+        yield "PSNR", ", ".join([f"{first} dB", *others]) + guess
+    if attack.ssim_mean is not None:
+        yield "SSIM", f"mean {attack.ssim_mean:.4f}"
+    steps = [(step.round, step.r2 if step.psnr_mean is None else step.psnr_mean) for step in attack.over_rounds or []]
+    if steps:
+        yield "by round", ", ".join(f"{value:.1f} at {number}" for number, value in steps if value is not None)
+    if attack.r2 is not None:
+        yield "rows", f"{attack.share_exact or 0.0:.1%} exact to 1e-3 of the column's range, R2 {attack.r2:.6f}"
+    if attack.representation_error is not None:
+        yield "inner layer", f"relative error {attack.representation_error:.1e} (median)"
+    if attack.label_accuracy is not None:
+        yield "labels", f"{attack.label_accuracy:.1%} right"
+
+
+def _without_truth(attack: Attack, summary: Summary) -> Iterator[Line]:
+    """Say what the attack itself knows of its recovery."""
+    if attack.certified is not None:
+        yield "certified", f"{attack.certified} of {summary.samples} samples explain all their gradients"
+    yield from (("note", str(note)) for note in attack.notes)
+
+
+def defence_lines(reports: list[Defence]) -> list[str]:
+    """Say what the workers' defences did, each different thing once."""
+    lines: dict[str, list[Any]] = {}
+    for report in reports:
+        for shield in report.chain:
+            if shield.name != "none":
+                numbers = {key: value for key, value in (shield.model_extra or {}).items() if value is not None}
+                warning = numbers.pop("warning", None)
+                text = ", ".join(f"{key} {_value(value)}" for key, value in numbers.items())
+                line = f"{shield.name}: {text}" if text else shield.name
+                line += f". WARNING: {warning}" if warning else ""
+                lines.setdefault(line, []).append(report.worker)
+        if report.warning:
+            lines.setdefault(f"WARNING: {report.warning}", []).append(report.worker)
+    return [
+        ("all workers" if len(workers) == len(reports) else f"worker {', '.join(map(str, workers))}") + f": {line}"
+        for line, workers in lines.items()
+    ]
+
+
+def _value(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def size(count: float) -> str:
+    """Write a number of bytes for people."""
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"
