@@ -47,7 +47,7 @@ class Horizontal:
         failures: list[str] = []
         for worker, attack in enumerate(self._attacks):
             try:
-                found.append(attack.recover(_Named(progress, worker, tuple(found), self._topology.shares)))
+                found.append(attack.recover(_WorkerProgress(progress, worker, tuple(found), self._topology.shares)))
             except UserError as error:
                 if not any(found) and worker == len(self._attacks) - 1:
                     raise
@@ -58,8 +58,8 @@ class Horizontal:
 
 
 @dataclass(frozen=True)
-class _Named:
-    """The progress of the attack on one worker."""
+class _WorkerProgress:
+    """The progress of the attack on one worker: steps bear its name, estimates have what is known of the others."""
 
     progress: Progress
     worker: int

@@ -134,7 +134,7 @@ class _Run:
     def begin(self, setting: Setting) -> None:
         """Take note of the setting, which is known when all workers have joined."""
         self.setting = setting
-        self.journal.run(self.config.model_dump(mode="json"), setting.samples, setting.rounds)
+        self.journal.run(self.config, setting.samples, setting.rounds)
 
     def start_attack(self, resumed: Resumed | None) -> None:
         """Start the attack; of a run that is resumed it reads the rounds in the transcript first."""

@@ -14,7 +14,7 @@ from vfl.topology import Topology
 Tensors = Mapping[str, Tensor]
 
 _BY_BOXES = Topology(0)
-
+"""Stands for the topology of a setting that is made without one."""
 
 BOTTOM, TOP = "bottom.", "top."
 """How a tensor's name on the wire tells the worker's bottom model from the label holder's top model."""

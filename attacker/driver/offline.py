@@ -34,7 +34,7 @@ def attack_transcript(recorded: Transcript, config: RunConfig, folder: Path) -> 
         follower = Follower(start_attack(config.attack, setting), Snapshots(folder, setting, config.snapshots))
         clear_run(folder)
         journal = Journal(folder)
-        journal.run(config.model_dump(mode="json"), setting.samples, setting.rounds)
+        journal.run(config, setting.samples, setting.rounds)
         journal.state("attacking")
         try:
             for number in follower.follow(recorded):

@@ -9,10 +9,11 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
+from vfl.config import RunConfig
 from vfl.files import refuse_irregular
 from vfl.limits import JOURNAL_BYTES, LINE_BYTES
 
@@ -36,22 +37,17 @@ class Journal:
         """The last line that was held back, and what it is about."""
         self._written: dict[str, float] = {}
 
-    def run(self, config: Mapping[str, Any], samples: int, planned_rounds: int) -> None:
+    def run(self, config: RunConfig, samples: int, planned_rounds: int) -> None:
         """Write what the run is, once that is known."""
-        federation = config["federation"]
-        workers, holder = federation["workers"], federation["label_holder"]
-        if holder == "coordinator":  # its own label holder is numbered after the workers
-            holder = workers
-        if federation.get("kind") == "horizontal":
-            holder = None
+        topology = config.topology
         self._write(
             "run",
             version=VERSION,
-            config=config,
-            seed=config["seed"],
-            workers=workers,
-            label_holder=holder,
-            batch_size=federation["batch_size"],
+            config=config.model_dump(mode="json"),
+            seed=config.seed,
+            workers=topology.workers,
+            label_holder=None if topology.is_horizontal else topology.label_holder,
+            batch_size=config.federation.batch_size,
             samples=samples,
             planned_rounds=planned_rounds,
         )

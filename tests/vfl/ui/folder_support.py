@@ -37,7 +37,7 @@ def begin(folder: Path) -> Journal:
     journal.state("waiting")
     for worker in range(WORKERS):
         journal.worker(worker, "joined")
-    journal.run(parse_config(CONFIG, "the test").model_dump(mode="json"), SAMPLES, ROUNDS)
+    journal.run(parse_config(CONFIG, "the test"), SAMPLES, ROUNDS)
     journal.state("running")
     for number in (1, 2):
         journal.round(number, ROUNDS, 2.5 / number, 0.0, lambda number=number: traffic(number))
