@@ -83,6 +83,7 @@ class Setting:
     rounds: int
     frozen: bool
     seed: int
+    """The coordinator's own, from which batches and first parameters come; nothing that a worker keeps secret does."""
     device: str = "auto"
     topology: Topology = _BY_BOXES
     """Who holds what; if it is not given, each box is a worker's, and worker 0 has the labels too."""

@@ -27,7 +27,7 @@ BASES = 4
 class Watch:
     """What the coordinator could have learnt so far; memory grows with the samples, not with the rounds."""
 
-    def __init__(self, plan: Plan, inputs: int, outputs: int, error: float, cell: int) -> None:
+    def __init__(self, plan: Plan, inputs: int, outputs: int, *, error: float, cell: int) -> None:
         self._plan, self._error, self._cell = plan, error, cell
         random = generator(0, "watched coordinates", plan.worker)
         count = min(inputs, max(ROOM * plan.batch_size, 32))

@@ -87,7 +87,9 @@ class Trainer:
             raise RunFailedError(f"the label holder's answer for round {number} does not fit this worker's output")
         gradients = with_prefix(BOTTOM, self._bottom.backward(output_gradient)) | with_prefix(TOP, top_gradients)
         try:
-            defended = self.defence.apply(gradients, number, rows, self._bottom.batch(rows), self._bottom.model)
+            defended = self.defence.apply(
+                gradients, number, rows=rows, x=self._bottom.batch(rows), model=self._bottom.model
+            )
         except WithheldError as withheld:
             return Upload({}, loss, str(withheld))
         return Upload(defended, loss)

@@ -99,7 +99,7 @@ def chain_of(name: str, **options: Any) -> Chain:
 
 
 def uploaded(chain: Chain, number: int = 1) -> Tensors:
-    return chain.apply(dict(GRADIENTS), number, torch.arange(4), torch.zeros(4, 3), nn.Identity())
+    return chain.apply(dict(GRADIENTS), number, rows=torch.arange(4), x=torch.zeros(4, 3), model=nn.Identity())
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -120,14 +120,16 @@ def test_an_upload_need_not_be_detached_and_may_be_withheld():
 
 def test_gradients_that_were_not_finite_are_not_the_defences_fault():
     diverged = GRADIENTS | {"bottom.fc.weight": torch.full((2, 3), float("nan"))}
-    made = chain_of("Making", what="NaN").apply(diverged, 1, torch.arange(4), torch.zeros(4, 3), nn.Identity())
+    made = chain_of("Making", what="NaN").apply(
+        diverged, 1, rows=torch.arange(4), x=torch.zeros(4, 3), model=nn.Identity()
+    )
     assert bool(made["bottom.fc.weight"].isnan().all())
 
 
 def test_large_gradients_whose_sum_is_infinite_are_finite():
     large = {name: torch.full_like(tensor, 3e38) for name, tensor in GRADIENTS.items()}
     chain = chain_of("Making", what="with a gradient")
-    assert chain.apply(large, 1, torch.arange(4), torch.zeros(4, 3), nn.Identity()).keys() == large.keys()
+    assert chain.apply(large, 1, rows=torch.arange(4), x=torch.zeros(4, 3), model=nn.Identity()).keys() == large.keys()
 
 
 def used(where: str, value: Any) -> object:

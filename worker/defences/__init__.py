@@ -91,7 +91,7 @@ class Defence(Plugin):
     """A defence plug-in: its fields are its options. Most only fill in `apply`."""
 
     keeps_count: ClassVar[bool] = False
-    """Whether what it promises rests on having seen every round: a restarted worker then uploads no more."""
+    """Whether its promise needs a count of all rounds: a worker that was restarted has lost it, and uploads no more."""
     needs_common: ClassVar[bool] = False
     """Whether all workers must draw alike, from the plan's `common` secret."""
 
@@ -136,7 +136,7 @@ class _Stateless:
         return self.defence.apply(gradients, played)
 
     def report(self) -> dict[str, Any]:
-        """Nothing to say."""
+        """Return nothing."""
         return {}
 
 
@@ -188,7 +188,7 @@ class Chain:
                 named = fitting_rows(self._names[place], policy.rows(number, named), self._plan.samples)
         return named
 
-    def apply(self, gradients: Tensors, number: int, rows: Tensor, x: Tensor, model: nn.Module) -> Tensors:
+    def apply(self, gradients: Tensors, number: int, *, rows: Tensor, x: Tensor, model: nn.Module) -> Tensors:
         """Return what is uploaded, or raise WithheldError for nothing; what was withheld once stays so."""
         if self._withheld and number >= self._withheld[0]:
             raise WithheldError(self._withheld[1])
@@ -196,7 +196,7 @@ class Chain:
             self._compare(number, rows, gradients)
             for place, shield in enumerate(self._shields):
                 draws = self._plan.secret.draws(f"defence {place} of worker {self._plan.worker}", number)
-                kinds = kinds_of(gradients)  # before a defence has its hands on them
+                kinds = kinds_of(gradients)  # first: a plug-in may change the mapping that it is given
                 finite = self._foreign[place] and all_finite(*gradients.values())
                 with self._guard(place, "apply", WithheldError):
                     uploaded = shield.apply(gradients, Played(number, rows, x, model, draws))
@@ -207,7 +207,7 @@ class Chain:
         return gradients
 
     def _compare(self, number: int, rows: Tensor, gradients: Tensors) -> None:
-        """See that a round that is done again is the same, where a second look would have to be counted."""
+        """Withhold a round that is ordered again with other samples or parameters, where uploads are counted."""
         if not self._counting:
             return
         digest = hashlib.blake2b(rows.cpu().numpy().tobytes(), digest_size=16)

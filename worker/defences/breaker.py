@@ -47,7 +47,9 @@ class _Breaker:
             if layer is None or not layer.bias:
                 raise WithheldError("its breaker finds no fully connected layer with a bias to watch")
             self._layer = layer.name
-            self._watch = Watch(self._plan, layer.inputs, layer.outputs, self._options.error, self._options.cell)
+            self._watch = Watch(
+                self._plan, layer.inputs, layer.outputs, error=self._options.error, cell=self._options.cell
+            )
         weight, bias = (gradients[f"{BOTTOM}{self._layer}.{part}"] for part in ("weight", "bias"))
         with torch.no_grad():
             truth = representation(played.model, self._layer, played.x)

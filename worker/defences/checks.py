@@ -1,4 +1,4 @@
-"""What a defence hands over, held against what it was given: what does not fit is told of with the defence's name."""
+"""Checks of what a defence plug-in returns: a misfit ends the run with a sentence that names the plug-in."""
 
 import json
 from collections.abc import Mapping

@@ -57,12 +57,8 @@ class _Ranked:
 class _Faker:
     def __init__(self, options: FakeGradients, draws: Draws) -> None:
         self._options, self._draws = options, draws
-        self._seed = 0
-        self._drawn: tuple[list[int], int] = ([], 0)
-        """The sizes and the seed that the candidates were drawn for."""
-        self._candidates: Candidates | None = None
-        self._before: dict[int, int] = {}
-        """The seed at the beginning of each round: any of them may be done again."""
+        self._first: Candidates | None = None
+        """Those that every round begins with, so that a round is the same whatever was redrawn before it."""
         self._chosen: set[tuple[int, int]] = set()
         self._redraws = 0
 
@@ -83,16 +79,16 @@ class _Faker:
     def _nearest(self, tensors: list[_Ranked], played: Played) -> list[Floats]:
         """Return the curves of the nearest candidate, redrawn until it is within tau."""
         sizes = [len(one.flat) for one in tensors]
-        self._seed = self._before.setdefault(played.number, self._seed or self._draws.integer())
-        best, curves = self._choose(tensors, self._draw(sizes))
+        if self._first is None:
+            self._first = self._drawn(sizes, self._draws)
+        best, curves = self._choose(tensors, self._first, 0)
         if self._options.tau is None:
             return curves
         for _ in range(self._options.redraws):
             if best <= self._options.tau:
                 break
             self._redraws += 1
-            self._seed = played.draws.integer()
-            distance, curves = self._choose(tensors, self._draw(sizes))
+            distance, curves = self._choose(tensors, self._drawn(sizes, played.draws), self._redraws)
             best = min(best, distance)
         if best > self._options.tau:
             raise RunFailedError(
@@ -102,9 +98,9 @@ class _Faker:
             )
         return curves
 
-    def _choose(self, tensors: list[_Ranked], candidates: Candidates) -> tuple[float, list[Floats]]:
+    def _choose(self, tensors: list[_Ranked], candidates: Candidates, redraw: int) -> tuple[float, list[Floats]]:
         chosen = candidates.nearest([one.scale for one in tensors], [one.ordered for one in tensors])
-        self._chosen.add((self._redraws, chosen))
+        self._chosen.add((redraw, chosen))
         curves = candidates.curves(chosen)
         if self._options.tau is None:
             return 0.0, curves
@@ -114,13 +110,9 @@ class _Faker:
         ]
         return float(np.linalg.norm(parts)), curves
 
-    def _draw(self, sizes: list[int]) -> Candidates:
-        """Return the candidates of the current seed, drawn once as long as it stays."""
-        if self._candidates is None or self._drawn != (sizes, self._seed):
-            magnitudes = self._options.reading in ("bounded", "unscaled")
-            self._drawn = (sizes, self._seed)
-            self._candidates = Candidates(sizes, self._options.nu, magnitudes, self._seed)
-        return self._candidates
+    def _drawn(self, sizes: list[int], draws: Draws) -> Candidates:
+        magnitudes = self._options.reading in ("bounded", "unscaled")
+        return Candidates(sizes, self._options.nu, magnitudes, draws.integer())
 
     def _fake(self, ranking: _Ranked, curve: Floats) -> Floats:
         bounds = np.empty_like(ranking.flat)

@@ -69,7 +69,7 @@ def worker_round(batch_size: int) -> HotPath:
         with seeded(0, "worker 0", 1):
             bottom.forward(rows)
         gradients = with_prefix(BOTTOM, bottom.backward(at_output))
-        return chain.apply(gradients, 1, rows, bottom.batch(rows), bottom.model)
+        return chain.apply(gradients, 1, rows=rows, x=bottom.batch(rows), model=bottom.model)
 
     return HotPath(
         "worker round",
