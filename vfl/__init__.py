@@ -3,16 +3,15 @@
 For notebooks and scripts: `vfl.run`, `vfl.attack` and `vfl.load`; docs/python.md.
 """
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # as typing has it, which a file of the user's may be called
 if TYPE_CHECKING:
     from vfl.api import Images, Run, attack, load, run
 
 __all__ = ["Images", "Run", "attack", "load", "run"]
 
 
-def __getattr__(name: str) -> Any:
-    """Import the API when it is first used: most who import this package want one of its modules only."""
+def __getattr__(name: str) -> object:
+    """Import the API when it is first used: most programs that import this package want one of its modules only."""
     if name not in __all__:
         raise AttributeError(f"module 'vfl' has no attribute {name!r}")
     from vfl import api

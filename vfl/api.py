@@ -9,6 +9,7 @@ import contextlib
 import html
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from vfl.errors import UserError, from_words
 from vfl.folder.schema import as_json
 from vfl.folder.summary import Summary
 from vfl.folder.words import numbers_in_words, verdict
+from vfl.packages import python_path
 
 SHOWN = 12
 """Images in a picture of a run."""
@@ -177,7 +179,8 @@ def _cafe(arguments: Sequence[str], quiet: bool) -> None:
     # A session of its own: Ctrl-C here is passed on below, once. Standard input closes when this process ends, and the
     # run with it.
     process = subprocess.Popen(
-        [sys.executable, "-m", "vfl.cli.guarded", *arguments],
+        [sys.executable, "-P", "-m", "vfl.cli.guarded", *arguments],
+        env=os.environ | {"PYTHONPATH": python_path()},
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

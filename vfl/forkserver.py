@@ -1,23 +1,30 @@
 """The process that all roles of `cafe run` are forked from: it imports torch and gRPC once, and initialises neither."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import tempfile
 import threading
+from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext
 
 from vfl.errors import UserError
+from vfl.packages import python_path
 
-PRELOAD = ["vfl.local.launch", "vfl.cli"]
+PRELOAD = ["vfl.local.launch", "vfl.cli.app"]
 
 COMPILER = "torch._dynamo"
 """What torch imports, in a second or two, when the first optimiser is made."""
 
 LONGEST_FOLDER = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 """What a Unix socket's path leaves for the folder of temporary files, in bytes."""
+
+_OURS = "cafe"
+if os.environ.get("PYTHONSAFEPATH") == _OURS:  # in the fork server; programs that plug-ins start get none of it
+    del os.environ["PYTHONSAFEPATH"]
 
 
 def context() -> ForkServerContext:
@@ -33,17 +40,33 @@ def warm_up(trains: bool = False) -> None:
     if len(os.fsencode(folder)) > LONGEST_FOLDER:
         raise UserError(f"TMPDIR {folder}: is too long for sockets in it; set one of {LONGEST_FOLDER} bytes or fewer")
     context().set_forkserver_preload([*PRELOAD, COMPILER] if trains else PRELOAD)
-    if threading.current_thread() is not threading.main_thread():
-        forkserver.ensure_running()
-        return
-    # Ctrl-C reaches the whole group: what is still importing would end in a traceback. Blocked here, it is blocked in
-    # the fork server and its children for ever, and reaches this process, which stops them, a moment later.
-    resource_tracker.ensure_running()  # first: it unblocks what it blocks itself
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    with _environment_of_children():
+        if threading.current_thread() is not threading.main_thread():
+            forkserver.ensure_running()
+            return
+        # Ctrl-C reaches the whole group: what is still importing would end in a traceback. Blocked here, it is blocked
+        # in the fork server and its children for ever, and reaches this process, which stops them, a moment later.
+        resource_tracker.ensure_running()  # first: it unblocks what it blocks itself
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextlib.contextmanager
+def _environment_of_children() -> Iterator[None]:
+    """Start Python here so that no file of the working folder is taken for one of Python's or ours."""
+    before = {key: os.environ.get(key) for key in ("PYTHONSAFEPATH", "PYTHONPATH")}
+    os.environ.update(PYTHONSAFEPATH=_OURS, PYTHONPATH=python_path())
     try:
-        forkserver.ensure_running()
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
 
 
 def end_with_parent() -> None:

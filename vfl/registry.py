@@ -157,13 +157,16 @@ class Registry(Generic[P]):
 
     def _import_from(self, name: str) -> Any:
         module, _, attribute = name.partition(":")
-        here = str(Path.cwd())
-        if here not in sys.path:  # so that a file beside the config can be named, as with `python -m`
-            sys.path.insert(0, here)
+        here = Path.cwd()
+        if str(here) not in sys.path:  # a file of the working folder can be named; last, or it could hide another's
+            sys.path.append(str(here))
         try:
             return getattr(importlib.import_module(module), attribute)
-        except (Exception, SystemExit) as error:  # whatever a module of somebody else does when it is imported
-            raise UserError(f"{self._key}: {name!r} cannot be imported: {_told(error)}") from None
+        except (Exception, SystemExit) as error:  # whatever a module of another's does when it is imported
+            other, file = getattr(sys.modules.get(module), "__file__", None), here / f"{module}.py"
+            taken = other is not None and other != str(file) and file.exists()
+            rename = f" ({file} has the name of {other}: rename it)" if taken else ""
+            raise UserError(f"{self._key}: {name!r} cannot be imported: {_told(error)}{rename}") from None
 
     def _checked(self, name: str, thing: Any, adapt: Adapt[P] | None) -> type[P]:
         if isinstance(thing, type) and issubclass(thing, self._base):

@@ -101,8 +101,8 @@ def test_ctrl_c_in_the_middle_of_an_import_ends_with_the_exit_code_of_ctrl_c(tmp
     # Modules run `exec` as they are imported (dataclasses do); Python treats a Ctrl-C there in a way of its own.
     program = """
 import os, signal
-import vfl.cli
-vfl.cli.app = lambda standalone_mode: exec("os.kill(os.getpid(), signal.SIGINT)")
+import vfl.cli.app
+vfl.cli.app.app = lambda standalone_mode: exec("os.kill(os.getpid(), signal.SIGINT)")
 vfl.cli.main()
 """
     done = run_program(program, tmp_path)
@@ -122,7 +122,7 @@ def test_ctrl_c_while_the_fork_server_starts_is_heard(monkeypatch):
 def test_ctrl_c_that_python_dropped_stops_the_run_all_the_same(config, tmp_path):
     program = f"""
 import signal, sys, weakref
-import vfl.cli, vfl.launch
+import vfl.cli, vfl.local.launch
 
 class Loaded:
     pass
@@ -135,7 +135,7 @@ def check(*arguments):
     watched = weakref.ref(loaded, drop)  # what is raised in a callback is printed and forgotten
     del loaded
 
-vfl.launch.check = check
+vfl.local.launch.check = check
 sys.argv = ["cafe", "run", {str(config)!r}, "--out", {str(tmp_path / "out")!r}, "--set", "federation.epochs=100000"]
 vfl.cli.main()
 """
@@ -157,7 +157,7 @@ def test_ctrl_c_while_everything_starts_ends_quietly(config, tmp_path, after):
         assert "Traceback" not in words
     else:  # Python itself was still starting, and ends as Python does: by the signal, or with 1 before `site` is done
         assert process.returncode == -signal.SIGINT or "init_import_site" in words, words
-        assert not re.search(r'vfl/cli/__init__.py", line \d+, in main', words)
+        assert not re.search(r'vfl/cli/app.py", line \d+, in run_command', words)
     assert nothing_left(tag)
 
 

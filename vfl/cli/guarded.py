@@ -1,4 +1,4 @@
-"""The `cafe` command for as long as whoever started it lives: when its standard input closes, it stops as by Ctrl-C."""
+"""The `cafe` command for as long as the program that started it lives: it stops when its standard input closes."""
 
 import os
 import signal

@@ -20,6 +20,7 @@ from vfl.errors import InterruptedRunError, UserError
 from vfl.files import write_text
 from vfl.folder import clear_run
 from vfl.folder.summary import load_summary
+from vfl.packages import python_path
 from vfl.sweep.results.numbers import numbers_of
 
 GRACE_SECONDS = 30.0
@@ -79,11 +80,17 @@ def _run(config: RunConfig, folder: Path, log: IO[bytes], stop: threading.Event)
     write_text(file, text)
     if stop.is_set():
         raise InterruptedRunError("stopped before it began")
-    command = [sys.executable, "-m", "vfl.cli.guarded", "run", str(file), "--out", str(folder), "--quiet"]
+    command = [sys.executable, "-P", "-m", "vfl.cli.guarded", "run", str(file), "--out", str(folder), "--quiet"]
     # A session of its own: Ctrl-C on the terminal is for the sweep, which then stops its cells one way and once. The
     # pipe is never written to: it closes when the sweep ends, even if it is killed, and the run with it.
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        env=os.environ | {"PYTHONPATH": python_path()},
+        stdin=subprocess.PIPE,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     with process:
         while process.poll() is None:
             if stop.wait(0.1):
