@@ -3,16 +3,17 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
 from vfl.files import PRIVATE, PRIVATE_FOLDER, make_private, read_plain, sync, write_atomically
-from vfl.files.tensor_file import DamagedError
-from vfl.folder.transcript.files import RoundReader, parameters_name, round_name, write_parameters, write_round
+from vfl.files.tensor_file import DamagedError, write_tensors
+from vfl.folder.transcript.files import RoundReader, files_of, round_name
 from vfl.limits import CLASSES, FEATURES, JSON_BYTES, SAMPLES
 from vfl.observation import Observation, Setting
 from vfl.partition import Box, tiling_problem
@@ -40,22 +41,18 @@ class TranscriptWriter:
 
     def observe(self, observation: Observation) -> None:
         """Write one round."""
-        if observation.version != self._version:
-            name = parameters_name(observation.version)
-            self._write(name, lambda path: write_parameters(path, observation, checked=True))
-            self._version = observation.version
-        self._write(round_name(observation.round), lambda path: write_round(path, observation, checked=True))
+        for file in files_of(observation, new_parameters=observation.version != self._version):
+            path, write = self._folder / file.name, partial(write_tensors, tensors=file.tensors, about=file.about)
+            write_atomically(path, partial(write, checked=True), durably=False, mode=PRIVATE)
+            if self._syncs:
+                self._unsure.append(path)
+        self._version = observation.version
 
     def sync(self) -> None:
         """Wait until all rounds so far are on the disk; to do so every round would take longer than most rounds."""
         for path in (*self._unsure, self._folder):
             sync(path)
         self._unsure.clear()
-
-    def _write(self, name: str, write: Callable[[Path], None]) -> None:
-        write_atomically(self._folder / name, write, durably=False, mode=PRIVATE)
-        if self._syncs:
-            self._unsure.append(self._folder / name)
 
 
 class Transcript:

@@ -3,14 +3,15 @@
 A checksum keeps out accidents, not lies: what is read from a file that was kept must also fit the run's setting.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
+from vfl.files.tensor_file import DamagedError, read_tensors
 from vfl.limits import plain
 from vfl.maths.finite import all_finite
 from vfl.models.whole import first_model
@@ -94,19 +95,25 @@ class RoundReader:
         return self._parameters
 
 
-def write_round(path: Path, observation: Observation, *, checked: bool = False, direct: bool = False) -> None:
-    """Write all of a round but its parameters; with a checksum if the file is to be kept."""
-    about = {"round": str(observation.round), "version": str(observation.version)}
+@dataclass(frozen=True)
+class RoundFile:
+    """What a file holds: tensors, and what its header says of them."""
+
+    name: str
+    tensors: Tensors
+    about: Mapping[str, str]
+
+
+def files_of(observation: Observation, *, new_parameters: bool) -> Iterator[RoundFile]:
+    """Yield the files of a round: first its parameters, if they are new, then all the rest."""
+    if new_parameters:
+        yield RoundFile(parameters_name(observation.version), _flat(observation.parameters), {})
     if not observation.uploads:
         flat = _flat(observation.gradients)
     else:  # each worker's; their average follows from them
         flat = {f"{m}.{name}": t for m, own in enumerate(observation.uploads) for name, t in _flat(own).items()}
-    write_tensors(path, {**flat, "indices": observation.indices}, about, checked=checked, direct=direct)
-
-
-def write_parameters(path: Path, observation: Observation, *, checked: bool = False, direct: bool = False) -> None:
-    """Write the parameters that were in force in a round; with a checksum if the file is to be kept."""
-    write_tensors(path, _flat(observation.parameters), {}, checked=checked, direct=direct)
+    about = {"round": str(observation.round), "version": str(observation.version)}
+    yield RoundFile(round_name(observation.round), {**flat, "indices": observation.indices}, about)
 
 
 def _uploads(tensors: Tensors, setting: Setting) -> tuple[ModelTensors, ...]:

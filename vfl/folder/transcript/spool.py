@@ -5,17 +5,15 @@ import shutil
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch import Tensor
-
 from vfl.files import PRIVATE_FOLDER
-from vfl.folder.transcript.files import parameters_name, round_name, write_parameters, write_round
+from vfl.files.tensor_file import write_tensors
+from vfl.folder.transcript.files import files_of
 from vfl.limits import RESERVE_BYTES
-from vfl.observation import ModelTensors, Observation
+from vfl.observation import Observation
 
 SLOTS = 4
 """Rounds that wait in memory; those beyond them wait on disk."""
@@ -87,22 +85,20 @@ class Spool:
 
     def write(self, observation: Observation) -> bool:
         """Write a round, with its parameters if they are new; return whether it waits on disk."""
-        new, self._version = observation.version != self._version, observation.version
-        size = sum(map(_size, (*(observation.uploads or (observation.gradients,)), observation.parameters)))
+        files = list(files_of(observation, new_parameters=observation.version != self._version))
+        self._version = observation.version
+        size = sum(tensor.nbytes for file in files for tensor in file.tensors.values())
         self._needed = 2 * size
         slot = self._take_slot()
         self._unread.append(slot)
         if slot is None:
             self._disk.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         direct, began = slot is None and size > LARGE and self._disk_is_quick, time.monotonic()
-        place = self._disk.joinpath if slot is None else slot.file
-        files = [place(round_name(observation.round))]
-        write_round(files[0], observation, direct=direct)
-        if new:
-            files.append(place(parameters_name(observation.version)))
-            write_parameters(files[1], observation, direct=direct)
+        for file in files:
+            path = self._disk / file.name if slot is None else slot.file(file.name)
+            write_tensors(path, file.tensors, file.about, direct=direct)
         if direct:
-            self._direct_bytes += sum(path.stat().st_size for path in files)
+            self._direct_bytes += size
             self._direct_seconds += time.monotonic() - began
         return slot is None
 
@@ -146,8 +142,3 @@ class _Slot:
             self._files[kind].rename(path)
         self._files[kind] = path
         return path
-
-
-def _size(tensors: ModelTensors) -> int:
-    parts: Iterable[Tensor] = (tensor for part in (*tensors.bottoms, tensors.top) for tensor in part.values())
-    return sum(tensor.nbytes for tensor in parts)
