@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from server.checkpoint.resume import Resumed
 from server.membership import Member
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.folder.record import Record
@@ -144,13 +143,6 @@ class Disturbances:
         mended = Disturbance(round=self._record.rounds + 1, reasons=[*reasons], seconds=seconds, redone=redone)
         self._record.disturbances.append(mended)
         self._say(f"all workers are there; on with round {self._record.rounds + 1} after {seconds:.1f} s")
-
-    def resumed(self, point: Resumed) -> None:
-        """Note that the coordinator itself was gone since its last checkpoint."""
-        seconds, rounds = time.time() - point.state.at, point.state.rounds
-        reason = f"the coordinator was resumed from its checkpoint of round {rounds}"
-        mended = Disturbance(round=rounds + 1, reasons=[reason], seconds=seconds, redone=point.redone)
-        self._record.disturbances.append(mended)
 
     def round_done(self) -> None:
         """Note that a round has been finished."""

@@ -1,7 +1,6 @@
-"""The model on test samples: the workers count, and training may end when their loss no longer becomes smaller."""
+"""The model on test samples, which the workers hold: they count, and the coordinator adds up."""
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -10,12 +9,9 @@ from protos.coordinator_pb2 import Purpose
 from server.inbox import Counts
 from server.parameters import Parameters
 from server.session import Session
-from vfl.config import RunConfig
 from vfl.folder.journal import Journal
-from vfl.folder.record import Record
 from vfl.folder.summary import Evaluated
 from vfl.observation import Setting
-from vfl.training import EarlyStop
 
 EVALUATION_BATCH = 256
 
@@ -63,20 +59,3 @@ class Evaluator:
         self._session.answers.counts = counts = Counts(number, totals)
         self._session.order(number, Purpose.PURPOSE_EVALUATE, rows, self._parameters)
         await self._session.wait_for(counts.done, lambda: "no evaluation came")
-
-
-def has_converged(config: RunConfig, record: Record) -> bool:
-    """Tell whether training may end with the evaluations that it has."""
-    # What was evaluated before the first step says nothing of training.
-    losses = [one.loss for one in record.train.evaluations if any(record.train.rates[: one.round])]
-    return config.training.early_stop is not None and no_longer_improves(losses, config.training.early_stop)
-
-
-def no_longer_improves(losses: Iterable[float], rule: EarlyStop) -> bool:
-    """Tell whether the last `patience` of these test losses did not improve on what was best before them."""
-    best, since = math.inf, 0
-    for loss in losses:
-        since += 1
-        if loss < best - rule.min_delta:
-            best, since = loss, 0
-    return since >= rule.patience

@@ -15,8 +15,7 @@ from attacker.driver.conclude import STOP_SIGNALS, conclude, stoppable
 from attacker.driver.remote import RemoteAttack, needs_process
 from attacker.start import start_attack
 from server.checkpoint import Checkpoints, State
-from server.checkpoint.finished import is_finished, take_up
-from server.checkpoint.resume import Resumed, find_checkpoint, forget_later, look_ahead
+from server.checkpoint.resume import Resumed, find_checkpoint, forget_later, is_finished, look_ahead, take_up
 from server.controls import heed
 from server.service import serve_workers
 from server.session import Session

@@ -16,7 +16,7 @@ from protos.coordinator_pb2 import Purpose
 from server.background import Background
 from server.checkpoint import Checkpoints, Known, State, holding
 from server.checkpoint.resume import check_drawn
-from server.evaluation import Evaluator, has_converged
+from server.evaluation import Evaluator
 from server.inbox import Inbox
 from server.parameters import Parameters, gradients_of_round
 from server.schedule import Drawn, batches_of
@@ -65,7 +65,7 @@ class Trainer:
         self._journal.state("running")
         self._began = time.monotonic() - self._record.seconds
         if resumed is not None:
-            session.disturbances.resumed(resumed)
+            self._record.disturbances.append(resumed.disturbance)
         background = Background(observer, self._checkpoints)
         try:
             if not await self._enough():
@@ -171,12 +171,13 @@ class Trainer:
 
     async def _enough(self) -> bool:
         """Evaluate if that is due after the last round, and tell whether training may end with it."""
-        number, every = self._record.rounds, self._config.training.evaluate_every
-        if not number or every is None or number % every:
+        number, training = self._record.rounds, self._config.training
+        if not number or training.evaluate_every is None or number % training.evaluate_every:
             return False
         await self._evaluator.evaluate()
-        self._record.train.stopped_early = number < self._setting.rounds and has_converged(self._config, self._record)
-        return self._record.train.stopped_early
+        enough = number < self._setting.rounds and self._record.has_converged(training.early_stop)
+        self._record.train.stopped_early = enough
+        return enough
 
     def _state(self) -> tuple[State, dict[str, Tensor]]:
         """Return all that it takes to go on after the last whole round."""

@@ -1,6 +1,7 @@
 """The config's `training` section: the coordinator's optimiser, the learning rate over the rounds, an early stop."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -40,6 +41,15 @@ class EarlyStop(Section):
 
     patience: int = Field(5, ge=1)
     min_delta: float = Field(0.0, ge=0)
+
+    def is_due(self, losses: Iterable[float]) -> bool:
+        """Tell whether the last `patience` of these test losses did not improve on what was best before them."""
+        best, since = math.inf, 0
+        for loss in losses:
+            since += 1
+            if loss < best - self.min_delta:
+                best, since = loss, 0
+        return since >= self.patience
 
 
 class TrainingConfig(Section):

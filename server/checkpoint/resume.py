@@ -1,6 +1,7 @@
 """Where a run that was cut off goes on: the last checkpoint that is whole, and fits the config and the transcript."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
@@ -10,11 +11,16 @@ from typing import Any
 from torch import Tensor
 
 from server.checkpoint import State, checkpoint_name, checkpoints_in, folder_of, read_checkpoint
+from server.parameters import Parameters
 from server.schedule import Drawn
 from vfl.config import RunConfig
 from vfl.errors import InterruptedRunError, UserError
 from vfl.files.tensor_file import DamagedError
+from vfl.folder import clear_run
+from vfl.folder.record import Record
+from vfl.folder.summary import Disturbance
 from vfl.folder.transcript import Transcript, TranscriptWriter, forget_after
+from vfl.observation import Setting
 
 _MAY_DIFFER = "_timeout"
 """How long one party waits for another changes no number."""
@@ -30,6 +36,13 @@ class Resumed:
     """The rounds up to here, if they were kept."""
     redone: int | None
     """Rounds that were done after this state and are to be done again, where that is known."""
+
+    @property
+    def disturbance(self) -> Disturbance:
+        """Return for the record that the coordinator itself was gone since its last checkpoint."""
+        rounds, seconds = self.state.rounds, time.time() - self.state.at
+        reason = f"the coordinator was resumed from its checkpoint of round {rounds}"
+        return Disturbance(round=rounds + 1, reasons=[reason], seconds=seconds, redone=self.redone)
 
 
 def look_ahead(out: Path, config: RunConfig) -> State:
@@ -106,6 +119,31 @@ def _going_on(resumed: Resumed, problems: list[str], say: Callable[[str], object
         say(problem)
     say(f"going on from the checkpoint of round {resumed.state.rounds}")
     return resumed
+
+
+def is_finished(config: RunConfig, state: State) -> bool:
+    """Tell whether nothing is left for the workers to do, which may be gone: no round, and no evaluation."""
+    record, training = state.continued(), config.training
+    if state.known.tested and record.last_evaluation is None:
+        return False
+    if state.rounds >= state.setting(config, None).rounds:
+        return True
+    evaluated = training.evaluate_every is not None and state.rounds % training.evaluate_every == 0
+    return record.last_evaluation is not None and evaluated and record.has_converged(training.early_stop)
+
+
+def take_up(config: RunConfig, resumed: Resumed, labels: tuple[int, ...] | None, out: Path) -> tuple[Setting, Record]:
+    """Return the setting and the record of a finished run, and clear its folder for the results."""
+    state, record = resumed.state, resumed.state.continued()
+    setting = state.setting(config, labels)
+    parameters = Parameters(setting, config.training)
+    parameters.restore(state.version, resumed.tensors)
+    clear_run(out, resumed=True)
+    forget_later(out, resumed)
+    record.model = parameters.current
+    record.train.stopped_early = state.rounds < setting.rounds
+    record.disturbances.append(resumed.disturbance)
+    return setting, record
 
 
 def forget_later(out: Path, resumed: Resumed) -> None:

@@ -2,7 +2,6 @@ import math
 
 import pytest
 
-from server.evaluation import no_longer_improves
 from vfl.training import EarlyStop
 
 
@@ -22,4 +21,4 @@ from vfl.training import EarlyStop
     ],
 )
 def test_it_stops_once_patience_is_spent(losses, patience, min_delta, stops):
-    assert no_longer_improves(losses, EarlyStop(patience=patience, min_delta=min_delta)) is stops
+    assert EarlyStop(patience=patience, min_delta=min_delta).is_due(losses) is stops

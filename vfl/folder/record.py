@@ -31,6 +31,7 @@ from vfl.folder.versions import versions
 from vfl.models.whole import state_dict
 from vfl.observation import ModelTensors, Setting
 from vfl.recovery import Recovery, spans
+from vfl.training import EarlyStop
 
 CERTIFIED = 1e-2
 """Certificates below this speak for a sample; wrong ones are usually far above, right ones far below."""
@@ -74,6 +75,12 @@ class Record(Live):
         """Return the evaluation of the model as it is after the last round."""
         last = self.train.evaluations[-1] if self.train.evaluations else None
         return last if last and last.round == self.rounds else None
+
+    def has_converged(self, rule: EarlyStop | None) -> bool:
+        """Tell whether training may end with the evaluations that it has."""
+        # What was evaluated before the first step says nothing of training.
+        losses = [one.loss for one in self.train.evaluations if any(self.train.rates[: one.round])]
+        return rule is not None and rule.is_due(losses)
 
     @property
     def rounds_per_second(self) -> float | None:
