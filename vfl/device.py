@@ -1,6 +1,8 @@
 """What a process computes with: the torch device of a config, and memory that is kept from round to round."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from vfl.errors import UserError
 
@@ -34,3 +36,20 @@ def resolve_device(name: str) -> str:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device: {name!r} is not to be had here ({str(error).splitlines()[0]}); use auto") from None
     return name
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread in this block.
+
+    For thousands of small decompositions: threads that wait for each other at every one cost more than they bring, and
+    where cores are shared they made it tens of times slower.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -15,8 +15,9 @@ from attacker.adaptive.step_three import EXACT, invert_inexact
 from attacker.adaptive.told import nothing
 from attacker.adaptive.typical import Typical, typical
 from attacker.exact.steps12.solve import Solved
-from attacker.exact.steps12.threads import one_thread
+from attacker.exact.workers.labels import Network
 from attacker.interface import Progress, Recovery
+from vfl.device import one_thread
 from vfl.errors import UserError
 from vfl.maths.least_squares import Gram, batch_matrix
 from vfl.models.layers import FullyConnected
@@ -74,8 +75,7 @@ class AveragingAttack:
                 f"{self._setting.samples} samples; more rounds are needed"
             )
         model = known_model(self._setting, self._parameters).eval()
-        bottoms, top = list(model.bottoms), model.top
-        shapes = [box.shape for box in self._setting.boxes]
+        bottoms = list(model.bottoms)
         fits, solved = [], []
         for worker in range(self._setting.workers):
             own = self._solve(worker, progress)
@@ -84,7 +84,7 @@ class AveragingAttack:
             solved.append(self._told_apart(worker, own, fit))
             progress("steps I and II", worker + 1, self._setting.workers)
         with one_thread():
-            labels = labels_of(solved, bottoms, self._names, shapes, top)
+            labels = labels_of(solved, Network.of(self._setting, self._layers, model))
         certificates = [
             fit.certificate.masked_fill(s.h[:, 0].isnan(), torch.nan) for fit, s in zip(fits, solved, strict=True)
         ]

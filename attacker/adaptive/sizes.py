@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.solve import Solved
-from attacker.exact.workers.labels import join_workers
+from attacker.exact.workers.labels import Network, join_workers
 from attacker.exact.workers.pairing import common_u, equations
 from attacker.exact.workers.tails import run_tail, top_jacobian
-from vfl.partition import Shape
 
 CLEAR = 0.5
 """The smallest eigenvalue must be below this share of the next, or noise has hidden the factors."""
@@ -37,33 +36,22 @@ def unclipped(products: Tensor, matrix: Tensor) -> Tensor | None:
     return factors
 
 
-def labels_of(
-    solved: Sequence[Solved],
-    bottoms: Sequence[nn.Module],
-    layers: Sequence[str],
-    shapes: Sequence[Shape],
-    top: nn.Module,
-) -> Tensor:
+def labels_of(solved: Sequence[Solved], network: Network) -> Tensor:
     """Return each sample's label, -1 where unknown: that whose softmax minus label explains all workers' v best."""
-    size = _size(solved, bottoms, layers, shapes, top)
+    size = _size(solved, network)
     rescaled = [Solved(own.h, own.v / size) for own in solved]
     alone = [Cell((n,), ()) for n in range(len(solved[0].h))]
-    return join_workers(alone, rescaled, bottoms, layers, shapes, top).labels
+    return join_workers(alone, rescaled, network).labels
 
 
-def _size(
-    solved: Sequence[Solved],
-    bottoms: Sequence[nn.Module],
-    layers: Sequence[str],
-    shapes: Sequence[Shape],
-    top: nn.Module,
-) -> float:
+def _size(solved: Sequence[Solved], network: Network) -> float:
     """Return how many times the softmax minus label that the h predict went into the v, in the median; 1 if unknown."""
+    top = network.top
     tails = [
-        run_tail(bottom.double(), layer, shape, own.h)
-        for bottom, layer, shape, own in zip(bottoms, layers, shapes, solved, strict=True)
+        run_tail(bottom, layer, shape, own.h)
+        for bottom, layer, shape, own in zip(network.bottoms, network.layers, network.shapes, solved, strict=True)
     ]
-    tops = top_jacobian(top.double(), [tail.z.shape[1] for tail in tails])
+    tops = top_jacobian(top, [tail.z.shape[1] for tail in tails])
     if tops is None:
         return 1.0
     u = common_u([equations(tail, own.v, one) for tail, own, one in zip(tails, solved, tops, strict=True)])

@@ -4,9 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from attacker.exact.attack import ExactAttack
-from attacker.exact.choice import Method, choose
-from attacker.exact.either import Either
+from attacker.exact.attack import Either, ExactAttack
+from attacker.exact.choice import Wanted, choose
 from attacker.interface import Attack, AttackPlugin, attacks
 from attacker.inversion import InversionOptions
 from vfl.errors import UserError
@@ -17,7 +16,7 @@ from vfl.observation import Setting
 class Exact(AttackPlugin):
     """Intersecting subspaces (this project) or least squares, then inversion: beyond Jin et al. 2021 (CAFE)."""
 
-    method: Method = Field(
+    method: Wanted = Field(
         "auto", description="how steps I and II are solved; auto goes by the room in the layers, and by the outcome"
     )
     epochs: Literal[1] | None = Field(None, description="1: each sample from a single gradient, without the indices")
@@ -39,7 +38,7 @@ class Exact(AttackPlugin):
         inversion = self.inversion if self.step_three else None
         if inversion is not None:
             inversion.check_engine()
-        attack = ExactAttack(setting, choice, single, inversion, self.relink)
+        attack = ExactAttack(setting, choice, inversion, relinks=self.relink)
         if choice.beside is None or self.relink:
             return attack
-        return Either(attack, ExactAttack(setting, choice.beside, single, inversion))
+        return Either(attack, ExactAttack(setting, choice.beside, inversion))

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from attacker.exact.certificate import UNSURE, certify
+from attacker.exact.certificate import UNSURE
 from attacker.exact.choice import Choice
 from attacker.exact.collect import Rounds
 from attacker.exact.moving.recover import recover_moving
@@ -14,20 +15,15 @@ from attacker.exact.moving.trail import Trails
 from attacker.exact.notes import notes_on_gradients, notes_on_models, notes_on_rounds
 from attacker.exact.step_three import Inverted, step_three
 from attacker.exact.steps12.cells import Cell, cells_of
-from attacker.exact.steps12.completion import ALL_OUTPUTS, MOST_TURNS, complete
+from attacker.exact.steps12.methods import FirstSteps
 from attacker.exact.steps12.relink import relink
-from attacker.exact.steps12.solve import CutOff, Solved, solve
-from attacker.exact.steps12.squares import rank_one_residual
-from attacker.exact.steps12.threads import one_thread
-from attacker.exact.workers.known_labels import NOTE, by_labels
-from attacker.exact.workers.labels import Joined, join_workers, unjoined
-from attacker.exact.workers.tails import bypassed, cut_off
+from attacker.exact.steps12.solve import Solved
+from attacker.exact.workers.labels import NOTE, Joined, Network, by_labels, join_workers, unjoined
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
-from attacker.least_squares import leaks, representations
+from vfl.device import one_thread
 from vfl.errors import UserError
-from vfl.maths.least_squares import pseudo_inverse
-from vfl.models.whole import known_model
+from vfl.models.whole import WholeModel, known_model
 from vfl.observation import ModelTensors, Observation, Setting
 
 FEW = 0.02
@@ -41,13 +37,12 @@ class ExactAttack:
         self,
         setting: Setting,
         choice: Choice,
-        single: bool,
         inversion: InversionOptions | None,
+        *,
         relinks: bool = False,
     ) -> None:
-        self._setting, self._choice, self._single, self._inversion = setting, choice, single, inversion
-        self._relinks = relinks
-        self._rounds = Rounds(setting, choice, single)
+        self._setting, self._choice, self._inversion, self._relinks = setting, choice, inversion, relinks
+        self._rounds = Rounds(setting, choice)
         self._parameters: ModelTensors | None = None
         self._version = -1
         self._trails = None if setting.frozen else Trails(setting, choice)
@@ -114,21 +109,18 @@ class ExactAttack:
         cells = cells_of(self._rounds.batches, self._setting.samples)
         self._check(cells)
         known = known_model(self._setting, self._parameters).eval()
-        bottoms, top = list(known.bottoms), known.top
+        bottoms = list(known.bottoms)
+        first_steps = FirstSteps(self._setting, self._choice, self._rounds)
+        solved, certificates = first_steps.solve(cells, bottoms, progress)
         if self._choice.method != "subspaces":
-            by_squares = self._choice.method == "least_squares"
-            solved, certificates = (self._least_squares if by_squares else self._completed)(progress)
             cells = [Cell((n,), ()) for n in range(self._setting.samples)]
-        else:
-            with one_thread():
-                solved, certificates = self._subspaces(cells, bottoms, progress)
-        around = self._around(bottoms)
+        around = Network.of(self._setting, self._choice.layers, known).bypassed()
         early = self._invert(cells, bottoms, [own.h for own in solved], progress) if any(around) else None
         with one_thread():
-            joined = self._join(cells, solved, bottoms, top, around, early)
-        groups, told = self._arbitrary(cells), self._known
-        if told is not None:
-            joined, groups = by_labels(cells, joined, told)
+            joined = self._join(cells, solved, known, around=around, early=early)
+        groups, known_labels = self._arbitrary(cells), self._known
+        if known_labels is not None:
+            joined, groups = by_labels(cells, joined, known_labels)
         certificate = torch.stack([c[order] for c, order in zip(certificates, joined.orders, strict=True)], dim=1)
         certificate = torch.fmax(certificate, joined.misfits)
         found = [own.h[order] for own, order in zip(solved, joined.orders, strict=True)]
@@ -142,10 +134,10 @@ class ExactAttack:
             certificates=certificate,
             rounds=tuple(self._rounds.numbers),
             used=(
-                *(() if self._relinks or (self._single and told is None) else ("indices",)),
+                *(() if self._relinks or (self._choice.single and known_labels is None) else ("indices",)),
                 "parameters",
                 "gradients",
-                *(() if told is None else ("labels",)),
+                *(() if known_labels is None else ("labels",)),
             ),
             notes=(
                 f"Steps I and II by {self._choice.method.replace('_', ' ')}.",
@@ -154,24 +146,16 @@ class ExactAttack:
                 *notes_on_models(self._setting, self._choice, bottoms, certificate, inverted),
                 *notes_on_rounds(self._choice, certificate, self._rounds.noisy),
                 *joined.notes,
-                *(() if told is None else (NOTE,)),
+                *(() if known_labels is None else (NOTE,)),
             ),
         )
-
-    def _around(self, bottoms: Sequence[nn.Module]) -> list[bool]:
-        """Tell at which workers data also go past the layer, as in a residual block around it."""
-        shapes = [box.shape for box in self._setting.boxes]
-        return [
-            bypassed(model.double(), layer.name, shape)
-            for model, layer, shape in zip(bottoms, self._choice.layers, shapes, strict=True)
-        ]
 
     def _join(
         self,
         cells: Sequence[Cell],
         solved: Sequence[Solved],
-        bottoms: Sequence[nn.Module],
-        top: nn.Module,
+        model: WholeModel,
+        *,
         around: Sequence[bool],
         early: Inverted | None,
     ) -> Joined:
@@ -182,76 +166,22 @@ class ExactAttack:
             return unjoined(
                 solved, "Data go past the attacked layer too, so labels would take step III, which is switched off."
             )
-        names, shapes = [layer.name for layer in self._choice.layers], [box.shape for box in self._setting.boxes]
         given = None if early is None else [x if past else None for x, past in zip(early.slices, around, strict=True)]
-        return join_workers(cells, solved, bottoms, names, shapes, top, given, self._known)
+        return join_workers(cells, solved, Network.of(self._setting, self._choice.layers, model), given, self._known)
 
     def _invert(
         self, cells: Sequence[Cell], bottoms: Sequence[nn.Module], found: Sequence[Tensor], progress: Progress
     ) -> Inverted | None:
-        arbitrary = self._arbitrary(cells)
-        return step_three(self._setting, self._choice, self._inversion, bottoms, found, arbitrary, progress)
+        return step_three(
+            self._setting, self._choice, bottoms, found,
+            options=self._inversion, cells=self._arbitrary(cells), progress=progress,
+        )  # fmt: skip
 
     def _arbitrary(self, cells: Sequence[Cell]) -> tuple[tuple[int, ...], ...]:
         """Return the groups of samples whose order is arbitrary: all of them where the names are made up."""
         if self._relinks:
             return (tuple(range(self._setting.samples)),)
         return tuple(cell.samples for cell in cells if len(cell.samples) > 1)
-
-    def _subspaces(
-        self, cells: Sequence[Cell], bottoms: Sequence[nn.Module], progress: Progress
-    ) -> tuple[list[Solved], list[Tensor]]:
-        solved, certificates = [], []
-        for worker, factors in enumerate(self._rounds.factors):
-            batches = self._rounds.batches
-            own = solve(cells, batches, factors, self._setting.samples, self._blocked(worker, bottoms[worker]))
-            solved.append(own)
-            certificates.append(certify(batches, factors, own.h, own.v))
-            progress("steps I and II", worker + 1, self._setting.workers)
-        return solved, certificates
-
-    def _completed(self, progress: Progress) -> tuple[list[Solved], list[Tensor]]:
-        found = []
-        workers = self._setting.workers
-        for worker, (sketch, rounds) in enumerate(zip(self._rounds.sketches, self._rounds.sketched, strict=True)):
-            layer = self._choice.layers[worker]
-            gradients = torch.stack([torch.cat([weight, (sketch @ bias)[:, None]], 1) for bias, weight in rounds])
-
-            def report(turn: int, worker: int = worker) -> None:
-                progress("steps I and II", worker * MOST_TURNS + turn, workers * MOST_TURNS)
-
-            whole = layer.outputs <= ALL_OUTPUTS
-            found.append(complete(self._rounds.batches, self._setting.samples, gradients, whole, report))
-        return [solved for solved, _ in found], [certificate for _, certificate in found]
-
-    def _least_squares(self, progress: Progress) -> tuple[list[Solved], list[Tensor]]:
-        inverse, rank = pseudo_inverse(self._rounds.batches, self._setting.samples)
-        if rank < self._setting.samples:
-            raise UserError(
-                f"attack exact by least squares: the {len(self._rounds.batches)} rounds determine {rank} of "
-                f"{self._setting.samples} samples; more rounds are needed"
-            )
-        solved, certificates = [], []
-        for worker, (sketch, kept) in enumerate(zip(self._rounds.sketches, self._rounds.sketched, strict=True)):
-            bias = torch.stack([part for part, _ in kept])
-            weight = torch.stack([product for _, product in kept])
-            v = inverse @ bias
-            h = representations(inverse, v, sketch, weight)
-            h[~leaks(inverse, bias, v)] = torch.nan
-            solved.append(Solved(h, torch.where(h[:, :1].isfinite(), v, torch.nan)))
-            certificates.append(rank_one_residual(inverse, v, sketch, weight, h))
-            progress("steps I and II", worker + 1, self._setting.workers)
-        return solved, certificates
-
-    def _blocked(self, worker: int, model: nn.Module) -> CutOff | None:
-        """Return what tells where a worker's v must be zero; None where that depends on data not known yet."""
-        layer, shape = self._choice.layers[worker], self._setting.boxes[worker].shape
-        model = model.double()
-        if not bypassed(model, layer.name, shape):
-            return lambda h: cut_off(model, layer.name, shape, h)
-        if layer.sees_data and layer.bias:
-            return lambda h: cut_off(model, layer.name, shape, h, h.reshape(-1, *shape))
-        return None
 
     def _check(self, cells: Sequence[Cell]) -> None:
         """Refuse rounds that leave samples undetermined."""
@@ -263,7 +193,7 @@ class ExactAttack:
                 f"{missing[0]} for one) in {len(self._rounds.batches)} rounds; more rounds are needed"
             )
         once = [n for cell in cells if len(cell.rounds) < 2 for n in cell.samples]
-        if once and not self._single and self._choice.method == "subspaces":
+        if once and not self._choice.single and self._choice.method == "subspaces":
             raise UserError(
                 f"attack exact: {len(once)} of {self._setting.samples} samples were drawn only once (sample {once[0]} "
                 f"for one) and each must be in two batches; more rounds are needed"
@@ -282,3 +212,33 @@ def _leaves_cells(recovery: Recovery) -> bool:
     together = [sample for cell in recovery.cells for sample in cell]
     unsure = ~(recovery.certificates[together] <= UNSURE)
     return int(unsure.sum()) > FEW * recovery.certificates.numel()
+
+
+class Either:
+    """Subspaces, and least squares over the same rounds where these leave samples open: what explains more is kept."""
+
+    def __init__(self, subspaces: ExactAttack, squares: ExactAttack) -> None:
+        self._subspaces, self._squares = subspaces, squares
+
+    def observe(self, observation: Observation) -> None:
+        """Show both a round."""
+        self._subspaces.observe(observation)
+        self._squares.observe(observation)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Recover by subspaces; by least squares where that certifies more slices."""
+        first = self._subspaces.recover(progress)
+        assert first.certificates is not None
+        before, slices = certified(first), first.certificates.numel()
+        if before == slices:
+            return first
+        try:
+            after = certified(self._squares.without_step_three().recover(progress))
+        except UserError as error:  # a run that ended early
+            return replace(first, notes=(*first.notes, f"By least squares nothing more: {error}."))
+        if after <= before:
+            note = f"Least squares was tried too: it certifies {after} of {slices} slices, subspaces {before}."
+            return replace(first, notes=(*first.notes, note))
+        second = self._squares.recover(progress)
+        note = f"Subspaces were tried first: they certify {before} of {slices} slices, least squares {after}."
+        return replace(second, notes=(second.notes[0], note, *second.notes[1:]))

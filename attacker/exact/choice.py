@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal, Protocol
 
 from torch import nn
 
@@ -16,7 +17,8 @@ from vfl.models.layers import FullyConnected, fully_connected
 from vfl.observation import Setting
 from vfl.partition import Shape
 
-Method = Literal["auto", "subspaces", "least_squares", "rank_one"]
+Method = Literal["subspaces", "least_squares", "rank_one"]
+Wanted = Literal["auto"] | Method
 LEAST = 3
 """Rounds that a sample must have been in while parameters move: two of them share other samples too."""
 CHANCE = (
@@ -31,8 +33,10 @@ MOST_BYTES = 1 << 29
 class Choice:
     """The method, and the layer that is attacked at each worker."""
 
-    method: Literal["subspaces", "least_squares", "rank_one"]
+    method: Method
     layers: tuple[FullyConnected, ...]
+    single: bool = False
+    """Whether each sample is taken from a single gradient, without the indices."""
     beside: "Choice | None" = None
     """What the rounds are kept for too, should this method leave samples open."""
     hint: str | None = None
@@ -41,70 +45,206 @@ class Choice:
     """What to say in any case."""
 
 
-def choose(setting: Setting, method: Method, single: bool) -> Choice:
+def choose(setting: Setting, wanted: Wanted, single: bool) -> Choice:
     """Decide, or raise UserError with everything that stands in the way."""
-    bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
-    chance = by_chance(setting)
-    problems = [*_moving(setting, single), *batchwise(setting), *(() if setting.frozen else chance)]
-    if problems:
-        raise UserError("attack exact: " + "; ".join(problems))
-    layers = [
-        _usable(fully_connected(bottom, box.shape), bottom, box.shape, worker)
-        for worker, (bottom, box) in enumerate(zip(bottoms, setting.boxes, strict=True))
-    ]
-    first = tuple(own[0] for own in layers)
-    roomy = [next((layer for layer in own if room(layer, setting.batch_size, single)), None) for own in layers]
-    no_subspaces = _no_subspaces(setting, layers, roomy, single)
-    no_squares = "it needs the batch indices of many rounds" if single else undetermined(setting)
-    without = [worker for worker, layer in enumerate(first) if not layer.bias]
-    if without:
-        no_squares = f"no fully connected layer of worker {without[0]} has a bias, whose gradient it begins with"
-    if without and not setting.frozen:
-        raise UserError(
-            f"attack exact: the parameters move, and no fully connected layer of worker {without[0]} has a bias, whose "
-            f"gradient tells the lengths; set training.lr to 0, or give a layer a bias"
+    case = _Case.of(setting, single)
+    if case.chance:
+        return _despite_chance(case, wanted)
+    if wanted != "auto":
+        method = METHODS[wanted]
+        refusal = method.refusal(case)
+        if refusal:
+            raise UserError(f"attack exact{method.by}: {refusal}")
+        return method.choice(case)
+    others = [METHODS["least_squares"], METHODS["rank_one"]]
+    subspaces = METHODS["subspaces"]
+    refusals: dict[str, str] = {}
+    for method in [subspaces, *others] if case.first_has_room else [*others, subspaces]:
+        refusal = method.refusal(case)
+        if refusal is None:
+            return _with_help(case) if method is subspaces else method.choice(case)
+        refusals[method.by] = refusal
+    reasons = [f"{other.by.removeprefix(' by ')}: {refusals[other.by]}" for other in others]
+    raise UserError("; ".join([f"attack exact: {refusals[subspaces.by]}", *reasons]))
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What the methods are judged by."""
+
+    setting: Setting
+    single: bool
+    bottoms: Sequence[nn.Module]
+    layers: Sequence[Sequence[FullyConnected]]
+    """Of each worker those that can be attacked, at least one."""
+    chance: Sequence[str]
+    """What in the model makes a sample's gradient differ each time."""
+
+    @classmethod
+    def of(cls, setting: Setting, single: bool) -> "_Case":
+        """Look at the models; raise UserError with what stands in the way of every method."""
+        bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
+        chance = by_chance(setting)
+        problems = [*_moving(setting, single), *batchwise(setting), *(() if setting.frozen else chance)]
+        if problems:
+            raise UserError("attack exact: " + "; ".join(problems))
+        layers = [
+            _usable(fully_connected(bottom, box.shape), bottom, box.shape, worker)
+            for worker, (bottom, box) in enumerate(zip(bottoms, setting.boxes, strict=True))
+        ]
+        case = cls(setting, single, bottoms, layers, chance)
+        if case.unbiased is not None and not setting.frozen:
+            raise UserError(
+                f"attack exact: the parameters move, and no fully connected layer of worker {case.unbiased} has a "
+                f"bias, whose gradient tells the lengths; set training.lr to 0, or give a layer a bias"
+            )
+        return case
+
+    @property
+    def first(self) -> tuple[FullyConnected, ...]:
+        """Return each worker's first layer."""
+        return tuple(own[0] for own in self.layers)
+
+    @cached_property
+    def with_room(self) -> list[FullyConnected | None]:
+        """Return each worker's first layer with room for two batches."""
+        size = self.setting.batch_size
+        return [next((layer for layer in own if room(layer, size, self.single)), None) for own in self.layers]
+
+    @property
+    def first_has_room(self) -> bool:
+        """Whether that is the first layer of all at every worker: of later ones less is known for certain."""
+        return all(layer is own[0] for layer, own in zip(self.with_room, self.layers, strict=True))
+
+    @property
+    def unbiased(self) -> int | None:
+        """Return a worker whose layers have no bias; None if there is none."""
+        return next((worker for worker, layer in enumerate(self.first) if not layer.bias), None)
+
+
+class _Solver(Protocol):
+    """A way to solve steps I and II."""
+
+    by: str
+    """As it is said in a sentence."""
+
+    def refusal(self, case: _Case) -> str | None:
+        """Return why it cannot tell the samples apart; None if it can."""
+
+    def choice(self, case: _Case) -> Choice:
+        """Return what is done with it."""
+
+
+class _Subspaces:
+    """Batches meet in the span of the samples that they share."""
+
+    by = ""
+
+    def refusal(self, case: _Case) -> str | None:
+        setting = case.setting
+        n, k = setting.samples, setting.batch_size
+        if not setting.frozen and any(layer and 2 * k > layer.inputs for layer in case.with_room):
+            return "the parameters move, so the layer's inputs must hold two batches; use smaller batches"
+        cramped = next((worker for worker, layer in enumerate(case.with_room) if layer is None), None)
+        if cramped is not None:
+            own = case.first[cramped]
+            return (
+                f"batches of {k} do not fit worker {cramped}'s fully connected layers (the first is {own.inputs} to "
+                f"{own.outputs}; both must hold a batch, the larger two)"
+            )
+        if case.single:
+            return None
+        if k >= n > 1:
+            return (
+                f"every batch holds all {n} samples, so nothing tells them apart; choose federation.batch_size "
+                f"below {n}"
+            )
+        return self._too_short(setting)
+
+    def choice(self, case: _Case) -> Choice:
+        layers = tuple(layer for layer in case.with_room if layer is not None)
+        return Choice("subspaces", layers, case.single)
+
+    def _too_short(self, setting: Setting) -> str | None:
+        n, k = setting.samples, setting.batch_size
+        per_epoch = math.ceil(n / k)
+        moves = not setting.frozen and setting.still_rounds < 2 * per_epoch
+        epochs = LEAST if moves else 2
+        if setting.schedule == "uniform" or setting.rounds >= epochs * per_epoch:
+            return None
+        why = " while the parameters move" if moves else ""
+        less = "training.lr to 0" if moves else "attack.epochs to 1 for what a single gradient shows"
+        return (
+            f"{n} samples in batches of {k} need {epochs} epochs ({epochs * per_epoch} rounds){why}, the run has "
+            f"{setting.rounds} rounds; set federation.epochs to {epochs}, or {less}"
         )
-    if not setting.frozen:
-        if method == "least_squares":
-            raise UserError("attack exact by least squares: the parameters move, and with them every sample's gradient")
-        no_squares = "the parameters move"
-        if any(layer and 2 * setting.batch_size > layer.inputs for layer in roomy):
-            no_subspaces = "the parameters move, so the layer's inputs must hold two batches; use smaller batches"
-    if chance:
-        taken = tuple(layer for layer in roomy if layer is not None)
-        if method not in ("auto", "subspaces") or no_subspaces:
-            raise UserError("attack exact: " + "; ".join([*chance, *([no_subspaces] if no_subspaces else [])]))
-        return _despite(chance, bottoms, setting, taken)
-    in_first = all(layer is own[0] for layer, own in zip(roomy, layers, strict=True))
-    if method == "least_squares" or (method == "auto" and no_squares is None and (no_subspaces or not in_first)):
-        if no_squares:
-            raise UserError(f"attack exact by least squares: {no_squares}")
-        return Choice("least_squares", first)
-    completes = setting.frozen and not single and not without
-    if method == "rank_one" or (method == "auto" and completes and (no_subspaces or not in_first)):
-        too_few = too_few_rounds(setting, first) if completes else "it needs frozen parameters, indices and a bias"
-        if too_few is None:
-            return Choice("rank_one", first)
-        if method == "rank_one":
-            raise UserError(f"attack exact by rank one: {too_few}")
-        no_squares = f"{no_squares}; completion by rank one: {too_few}"
-    if no_subspaces:
-        other = "" if method == "subspaces" or no_squares is None else f"; least squares: {no_squares}"
-        raise UserError(f"attack exact: {no_subspaces}{other}")
-    taken = tuple(layer for layer in roomy if layer is not None)
-    if method != "auto" or not setting.frozen or single or without:
-        return Choice("subspaces", taken)
-    if no_squares:
-        return Choice("subspaces", taken, hint=f"Least squares takes more rounds: {undetermined(setting)}.")
-    size = squares_bytes(setting, first)
+
+
+class _LeastSquares:
+    """The rounds are linear equations for the samples' gradients."""
+
+    by = " by least squares"
+
+    def refusal(self, case: _Case) -> str | None:
+        if not case.setting.frozen:
+            return "the parameters move, and with them every sample's gradient"
+        if case.unbiased is not None:
+            return f"no fully connected layer of worker {case.unbiased} has a bias, whose gradient it begins with"
+        return "it needs the batch indices of many rounds" if case.single else undetermined(case.setting)
+
+    def choice(self, case: _Case) -> Choice:
+        return Choice("least_squares", case.first)
+
+
+class _RankOne:
+    """Fewer rounds, completed by what is known of a sample's gradient."""
+
+    by = " by rank one"
+
+    def refusal(self, case: _Case) -> str | None:
+        if not case.setting.frozen or case.single or case.unbiased is not None:
+            return "it needs frozen parameters, indices and a bias"
+        return too_few_rounds(case.setting, case.first)
+
+    def choice(self, case: _Case) -> Choice:
+        return Choice("rank_one", case.first)
+
+
+METHODS: dict[Method, _Solver] = {
+    "subspaces": _Subspaces(),
+    "least_squares": _LeastSquares(),
+    "rank_one": _RankOne(),
+}
+
+
+def _with_help(case: _Case) -> Choice:
+    """Choose subspaces, with least squares beside them or a hint at it: should they leave samples open, it may not."""
+    choice, setting, squares = METHODS["subspaces"].choice(case), case.setting, METHODS["least_squares"]
+    if not setting.frozen or case.single or case.unbiased is not None:
+        return choice
+    too_few = squares.refusal(case)
+    if too_few:
+        return replace(choice, hint=f"Least squares takes more rounds: {too_few}.")
+    size = squares_bytes(setting, case.first)
     if size <= MOST_BYTES:
-        return Choice("subspaces", taken, Choice("least_squares", first))
-    return Choice(
-        "subspaces",
-        taken,
-        hint=f"The rounds suffice for least squares, which would keep {size / 1e9:.1f} GB of them in memory: "
-        f"set attack.method to least_squares.",
+        return replace(choice, beside=squares.choice(case))
+    hint = (
+        f"The rounds suffice for least squares, which would keep {size / 1e9:.1f} GB of them in memory: "
+        f"set attack.method to least_squares."
     )
+    return replace(choice, hint=hint)
+
+
+def _despite_chance(case: _Case, wanted: Wanted) -> Choice:
+    """Choose subspaces for models that differ each time, if what flows into the layers is the same."""
+    refusal = METHODS["subspaces"].refusal(case)
+    problems = [*case.chance, *([refusal] if refusal else [])]
+    if wanted in ("auto", "subspaces") and not refusal:
+        choice = METHODS["subspaces"].choice(case)
+        parts = zip(case.bottoms, case.setting.boxes, choice.layers, strict=True)
+        if all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
+            return replace(choice, remark=CHANCE)
+    raise UserError("attack exact: " + "; ".join(problems))
 
 
 def squares_bytes(setting: Setting, layers: Sequence[FullyConnected]) -> int:
@@ -117,45 +257,6 @@ def room(layer: FullyConnected, batch_size: int, single: bool = False) -> bool:
     """Tell whether a layer's gradients show the whole batch and keep two batches apart."""
     fits = batch_size <= min(layer.inputs, layer.outputs)
     return fits and (single or 2 * batch_size <= max(layer.inputs, layer.outputs))
-
-
-def _no_subspaces(
-    setting: Setting, layers: list[list[FullyConnected]], roomy: list[FullyConnected | None], single: bool
-) -> str | None:
-    """Return why subspaces cannot tell the samples apart, None if they can."""
-    n, k = setting.samples, setting.batch_size
-    cramped = [worker for worker, layer in enumerate(roomy) if layer is None]
-    if cramped:
-        own = layers[cramped[0]][0]
-        return (
-            f"batches of {k} do not fit worker {cramped[0]}'s fully connected layers (the first is {own.inputs} to "
-            f"{own.outputs}; both must hold a batch, the larger two)"
-        )
-    if single:
-        return None
-    if k >= n > 1:
-        return f"every batch holds all {n} samples, so nothing tells them apart; choose federation.batch_size below {n}"
-    per_epoch = math.ceil(n / k)
-    moves = not setting.frozen and setting.still_rounds < 2 * per_epoch
-    epochs = LEAST if moves else 2
-    if setting.schedule != "uniform" and setting.rounds < epochs * per_epoch:
-        why = " while the parameters move" if moves else ""
-        less = "training.lr to 0" if moves else "attack.epochs to 1 for what a single gradient shows"
-        return (
-            f"{n} samples in batches of {k} need {epochs} epochs ({epochs * per_epoch} rounds){why}, the run has "
-            f"{setting.rounds} rounds; set federation.epochs to {epochs}, or {less}"
-        )
-    return None
-
-
-def _despite(
-    chance: Sequence[str], bottoms: Sequence[nn.Module], setting: Setting, layers: tuple[FullyConnected, ...]
-) -> Choice:
-    """Choose subspaces for models that differ each time, if what flows into the layers is the same."""
-    parts = zip(bottoms, setting.boxes, layers, strict=True)
-    if not all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
-        raise UserError("attack exact: " + "; ".join(chance))
-    return Choice("subspaces", layers, remark=CHANCE)
 
 
 def _moving(setting: Setting, single: bool) -> list[str]:

@@ -18,8 +18,8 @@ NOISY = 1e-4
 class Rounds:
     """The rounds so far, reduced."""
 
-    def __init__(self, setting: Setting, choice: Choice, single: bool) -> None:
-        self._choice, self._single = choice, single
+    def __init__(self, setting: Setting, choice: Choice) -> None:
+        self._choice = choice
         self._drawn = torch.zeros(setting.samples, dtype=torch.long)
         self._cell = torch.zeros(setting.samples, dtype=torch.long)
         self._members = torch.zeros(setting.samples, dtype=torch.long)
@@ -74,7 +74,7 @@ class Rounds:
         """Tell whether a round says something new of any sample; with that, memory grows with the samples."""
         if self._choice.method != "subspaces":
             return len(self.batches) < 2 * len(self._drawn)
-        if self._single and bool((self._drawn[batch] > 0).any()):
+        if self._choice.single and bool((self._drawn[batch] > 0).any()):
             return False
         # Samples have been together in all their batches as long as they carry the same cell number; a cell of which
         # only a part is in the batch comes apart. No more than the batch is looked at, however many samples there are.

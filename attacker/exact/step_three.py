@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from attacker.exact.choice import Choice
-from attacker.exact.unfinished import unfinished
-from attacker.interface import Progress, share
+from attacker.interface import Progress, Recovery, share
 from attacker.inversion import InversionOptions, invert
 from attacker.inversion.values import likeliest_length
+from vfl.models.layers import FullyConnected
 from vfl.observation import Setting
 
 
@@ -33,9 +33,10 @@ class Inverted:
 def step_three(
     setting: Setting,
     choice: Choice,
-    options: InversionOptions | None,
     bottoms: Sequence[nn.Module],
     found: Sequence[Tensor],
+    *,
+    options: InversionOptions | None,
     cells: tuple[tuple[int, ...], ...],
     progress: Progress,
 ) -> Inverted | None:
@@ -55,44 +56,52 @@ def step_three(
             missed.append(torch.zeros(len(h), dtype=torch.bool))
         else:
             assert options is not None
-            x, residual = _invert(setting, options, worker, bottoms[worker], choice, h, progress, offer)
+            x, residual = _Inversion(setting, options, worker, layer, bottoms[worker]).run(h, progress, offer)
             slices.append(x)
             missed.append(residual > options.acceptable)
     return Inverted(tuple(slices), torch.stack(missed, dim=1))
 
 
-def _invert(
-    setting: Setting,
-    options: InversionOptions,
-    worker: int,
-    model: nn.Module,
-    choice: Choice,
-    h: Tensor,
-    progress: Progress,
-    offer: Callable[[Tensor], None],
-) -> tuple[Tensor, Tensor]:
-    """Return a worker's slices and how far their representations are from these; identical ones are inverted once."""
-    known = h.isfinite().all(dim=1).nonzero()[:, 0]
-    shape, layer = setting.boxes[worker].shape, choice.layers[worker]
-    slices, residual = torch.full((len(h), *shape), torch.nan), torch.full((len(h),), torch.nan)
-    if len(known) == 0:
+@dataclass(frozen=True)
+class _Inversion:
+    """One worker's step III."""
+
+    setting: Setting
+    options: InversionOptions
+    worker: int
+    layer: FullyConnected
+    model: nn.Module
+
+    def run(self, h: Tensor, progress: Progress, offer: Callable[[Tensor], None]) -> tuple[Tensor, Tensor]:
+        """Return the slices and how far their representations are from these; identical ones are inverted once."""
+        known = h.isfinite().all(dim=1).nonzero()[:, 0]
+        shape = self.setting.boxes[self.worker].shape
+        slices, residual = torch.full((len(h), *shape), torch.nan), torch.full((len(h),), torch.nan)
+        if len(known) == 0:
+            return slices, residual
+        distinct, which = h[known].float().unique(dim=0, return_inverse=True)
+
+        def show(x: Tensor) -> None:
+            part = torch.full_like(slices, torch.nan)
+            part[known] = x.float()[which]
+            offer(part)
+
+        done = invert(
+            self.model.float(), self.layer.name, distinct, shape, seed=self.setting.seed, device=self.setting.device,
+            options=self.options,
+            progress=lambda at, of: progress("step III", *self._overall(at / max(of, 1))),
+            offer=show, unit=not self.layer.bias,
+        )  # fmt: skip
+        slices[known], residual[known] = done.x.float().cpu()[which], done.residual.float().cpu()[which]
         return slices, residual
-    distinct, which = h[known].float().unique(dim=0, return_inverse=True)
 
-    def show(x: Tensor) -> None:
-        part = torch.full_like(slices, torch.nan)
-        part[known] = x.float()[which]
-        offer(part)
-
-    done = invert(
-        model.float(), layer.name, distinct, shape, seed=setting.seed, device=setting.device, options=options,
-        progress=lambda at, of: progress("step III", *_overall(setting, worker, at / max(of, 1))),
-        offer=show, unit=not layer.bias,
-    )  # fmt: skip
-    slices[known], residual[known] = done.x.float().cpu()[which], done.residual.float().cpu()[which]
-    return slices, residual
+    def _overall(self, share: float) -> tuple[int, int]:
+        """Return how many slices are done and how many there are, given a share of this worker's."""
+        samples = self.setting.samples
+        return int((self.worker + share) * samples), self.setting.workers * samples
 
 
-def _overall(setting: Setting, worker: int, share: float) -> tuple[int, int]:
-    """Return how many slices are done and how many there are, given a share of one worker's."""
-    return int((worker + share) * setting.samples), setting.workers * setting.samples
+def unfinished(setting: Setting, slices: Sequence[Tensor], cells: tuple[tuple[int, ...], ...]) -> Recovery:
+    """Return an estimate on the way: the first workers' slices, NaN for those to come."""
+    ahead = [torch.full((setting.samples, *box.shape), torch.nan) for box in setting.boxes[len(slices) :]]
+    return Recovery(slices=(*slices, *ahead), cells=cells)

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from attacker.disaggregate import Collector, Problem
-from attacker.exact.steps12.threads import one_thread
 from attacker.interface import Progress, Recovery
 from attacker.rgap.chain import Step, chain
 from attacker.rgap.equations import NothingLeakedError
 from attacker.rgap.recursion import LayerLacksRankError, Point, go_back
+from vfl.device import one_thread
 from vfl.errors import UserError
 from vfl.models.whole import first_model
 from vfl.observation import Observation, Setting

@@ -4,12 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from attacker.disaggregate import Collector, Problem
-from attacker.exact.steps12.threads import one_thread
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
 from attacker.least_squares import first_layers
 from attacker.theory.exclusive import candidates
 from attacker.theory.join import UNSURE, Batch, join
+from vfl.device import one_thread
 from vfl.models.whole import first_model
 from vfl.observation import Observation, Setting
 

@@ -3,8 +3,7 @@
 import torch
 
 from attacker.exact.steps12.cells import Cell
-from attacker.exact.workers.known_labels import by_labels
-from attacker.exact.workers.labels import Joined
+from attacker.exact.workers.labels import Joined, by_labels
 from tests.attacker.test_exact_attack import attacked, images, scores, setting_for, truth
 
 

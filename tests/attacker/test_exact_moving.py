@@ -9,10 +9,10 @@ from torch import Tensor
 
 from attacker.driver.follow import Follower
 from attacker.exact.certificate import UNSURE
-from attacker.exact.moving import follow
+from attacker.exact.moving import pursuit
 from attacker.exact.moving.correct import Where, outside
-from attacker.exact.moving.lengths import take_apart
-from attacker.exact.moving.match import Matching, Unsettled, match, rounds_to_match
+from attacker.exact.moving.lengths import lengths_and_v
+from attacker.exact.moving.match import SeveralRounds, Unsettled, match_rounds, rounds_to_match
 from attacker.exact.steps12.factors import factorize
 from attacker.interface import Recovery, attacks, silent
 from attacker.inversion import InversionOptions
@@ -159,7 +159,7 @@ def test_samples_without_a_direction_of_their_own_do_not_spoil_the_lengths_of_ot
     v = torch.randn(6, 30, generator=random, dtype=torch.float64)
     directions = h / h.norm(dim=1, keepdim=True)
     directions[5] = directions[4]
-    lengths, _ = take_apart(factorize(v.T @ h / 6, v.mean(0), 6), directions)
+    lengths, _ = lengths_and_v(factorize(v.T @ h / 6, v.mean(0), 6), directions)
     assert torch.allclose(lengths[:4], h.norm(dim=1)[:4])
 
 
@@ -181,10 +181,10 @@ def test_data_that_nearly_fit_are_moved_until_they_explain_several_rounds() -> N
     assert len(shown) >= 8
     samples, rounds = torch.tensor(shown), [rounds[n] for n in shown]
     start, wanted = (truth + noise).clamp(0, 1)[samples], truth[samples]
-    goal = Matching.of(trail, rounds, wanted)
+    goal = SeveralRounds.of(trail, rounds, wanted)
     assert float(goal.residuals(wanted).max()) < 1e-5  # each round with its own parameters
     assert float(goal.residuals(start).min()) > 1e-3
-    found = match(trail, Unsettled(samples, rounds, start), 0, InversionOptions(attempts=1), lambda _: None)
+    found = match_rounds(trail, Unsettled(samples, rounds, start), 0, InversionOptions(attempts=1), lambda _: None)
     error, before = ((one - wanted).flatten(1).square().mean(1).sqrt() for one in (found, start))
     assert float(error.median()) < 0.1 * float(before.median())
     assert bool((goal.residuals(found) < goal.residuals(start)).all())
@@ -197,7 +197,7 @@ def test_a_batch_comes_apart_into_lengths_and_v() -> None:
     factors = factorize(v.T @ h / 5, v.mean(0), 5)
     elsewhere = torch.randn(1, 40, generator=random, dtype=torch.float64)
     directions = torch.cat([h, elsewhere]) / torch.cat([h, elsewhere]).norm(dim=1, keepdim=True)
-    lengths, found = take_apart(factors, directions)
+    lengths, found = lengths_and_v(factors, directions)
     assert torch.allclose(lengths[:5], h.norm(dim=1))
     assert torch.allclose(found[:5], v)
     assert bool(lengths[5].isnan())
@@ -246,7 +246,7 @@ def test_a_run_that_ended_early_has_too_few_rounds() -> None:
 def test_where_the_likeliest_cannot_be_matched_the_others_are_left_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adam at 3e-3 leaves many samples open; what matching makes of a group decides about the next."""
     setting = setting_for("cafe_cnn", samples=24, epochs=4, boxes=tuple(partition(SHAPE, 1)))
-    monkeypatch.setattr(follow, "GROUPS", (3, 5))
+    monkeypatch.setattr(pursuit, "GROUPS", (3, 5))
     tried: list[int] = []
 
     def in_vain(_trail: object, unsettled: Unsettled, *_: object) -> Tensor:
@@ -255,7 +255,7 @@ def test_where_the_likeliest_cannot_be_matched_the_others_are_left_as_they_are(m
 
     training = TrainingConfig(optimizer="adam", lr=3e-3)
     options = {"inversion": {"attempts": 1, "hopeless": 1.0}}
-    monkeypatch.setattr(follow, "match", in_vain)
+    monkeypatch.setattr(pursuit, "match_rounds", in_vain)
     attacked(setting, training, **options)
     assert tried == [3]
     truth = smooth_images(24)[0]
@@ -264,10 +264,10 @@ def test_where_the_likeliest_cannot_be_matched_the_others_are_left_as_they_are(m
         tried.append(len(unsettled.samples))
         return truth[unsettled.samples] if len(tried) == 2 else unsettled.x
 
-    monkeypatch.setattr(follow, "match", at_first)
+    monkeypatch.setattr(pursuit, "match_rounds", at_first)
     attacked(setting, training, **options)
     assert tried == [3, 3, 5]
-    monkeypatch.setattr(follow, "match", lambda _trail, unsettled, *_: truth[unsettled.samples])
+    monkeypatch.setattr(pursuit, "match_rounds", lambda _trail, unsettled, *_: truth[unsettled.samples])
     recovery, _, _ = attacked(setting, training, **options)
     assert float((psnr(recovery, setting, truth) > 60).float().mean()) > 0.9
 
@@ -275,13 +275,13 @@ def test_where_the_likeliest_cannot_be_matched_the_others_are_left_as_they_are(m
 def test_where_nobodys_data_fit_the_circle_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = setting_for("cafe_cnn", samples=12, epochs=4, boxes=tuple(partition(SHAPE, 1)))
     corrected: list[int] = []
-    correct = follow.Follower._correct
+    correct = pursuit.Pursuit._correct
 
-    def counted(self: follow.Follower) -> Tensor:
+    def counted(self: pursuit.Pursuit) -> Tensor:
         corrected.append(1)
         return correct(self)
 
-    monkeypatch.setattr(follow.Follower, "_correct", counted)
+    monkeypatch.setattr(pursuit.Pursuit, "_correct", counted)
     options = {"inversion": {"attempts": 1, "acceptable": 1e-12, "hopeless": 2.0}}  # nothing is so near
     attacked(setting, TrainingConfig(optimizer="adam", lr=3e-3), **options)
-    assert len(corrected) == follow.PATIENCE
+    assert len(corrected) == pursuit.PATIENCE

@@ -10,7 +10,7 @@ from attacker.exact.steps12.cells import Cell, cells_of
 from attacker.exact.steps12.directions import SAME, Directions, merge
 from attacker.exact.steps12.solve import Solved
 from attacker.exact.workers import labels, tails
-from attacker.exact.workers.labels import join_workers
+from attacker.exact.workers.labels import Network, join_workers
 from vfl.models import build_bottom, build_top
 from vfl.registry import PluginSection
 
@@ -29,7 +29,9 @@ def test_directions_that_coincide_are_found_whatever_block_they_are_in(monkeypat
 
 def test_rounds_are_kept_as_long_as_they_part_samples_or_show_them_again():
     samples, random = 60, torch.Generator().manual_seed(0)
-    rounds = Rounds(SimpleNamespace(samples=samples, seed=0), SimpleNamespace(method="subspaces", layers=()), False)
+    rounds = Rounds(
+        SimpleNamespace(samples=samples, seed=0), SimpleNamespace(method="subspaces", layers=(), single=False)
+    )
     seen: list[torch.Tensor] = []
     drawn = torch.zeros(samples)
     for number in range(120):
@@ -57,7 +59,7 @@ def test_labels_are_the_same_however_few_samples_are_looked_at_at_a_time(monkeyp
     cells = [Cell((n,), (0, 1)) for n in range(samples)]
 
     def joined():
-        return join_workers(cells, solved, bottoms, ["1", "1"], [shape, shape], top)
+        return join_workers(cells, solved, Network(bottoms, ["1", "1"], [shape, shape], top))
 
     at_once = joined()
     monkeypatch.setattr(labels, "CHUNK", 3)

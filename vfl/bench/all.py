@@ -13,12 +13,12 @@ from rich.table import Table
 
 from vfl.bench.rigs import save
 from vfl.bench.rigs.hot_paths import HotPath, hot_paths
-from vfl.device import keep_freed_memory
+from vfl.device import keep_freed_memory, one_thread
 from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.folder.versions import commit, versions
 from vfl.limits import JSON_BYTES
-from vfl.plan.machine import describe_machine, one_thread
+from vfl.plan.machine import describe_machine
 
 
 def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None = None) -> None:

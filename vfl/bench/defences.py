@@ -13,10 +13,9 @@ from rich.table import Table
 
 from vfl.bench.federation import FederationCase, federate, noise
 from vfl.bench.rigs import save
-from vfl.device import keep_freed_memory
+from vfl.device import keep_freed_memory, one_thread
 from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix
-from vfl.plan.machine import one_thread
 from vfl.registry import PluginSection
 from worker.defences import Plan, Played, Shield, defences
 from worker.keys import FixedSecret

@@ -4,13 +4,14 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 import torch
+
+from vfl.device import one_thread
 
 SIDE = 384
 COPIED = 16 << 20
@@ -61,17 +62,6 @@ def measure_floors() -> Floors:
             gigabyte=_best(lambda: target.copy_(source)) / (COPIED / 1e9),
             call=_best(_loop),
         )
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread in this block."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def best_of(one: Floors, other: Floors) -> Floors:

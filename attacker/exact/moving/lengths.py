@@ -13,7 +13,7 @@ SAME = 1e-6
 """Directions whose span is flatter than this, relative, are not told apart."""
 
 
-def take_apart(factors: Factors, directions: Tensor, widest: float = OUTSIDE) -> tuple[Tensor, Tensor]:
+def lengths_and_v(factors: Factors, directions: Tensor, widest: float = OUTSIDE) -> tuple[Tensor, Tensor]:
     """Return the lengths (k,) of a batch's directions (k, inputs) and their v (k, outputs); NaN if not in it.
 
     What is left of samples without a direction, or with one that another has too, shows in the others' v and, if it
@@ -51,5 +51,5 @@ def misfit(factors: Factors, h: Tensor) -> Tensor:
     """
     size = h.norm(dim=1)
     away = outside(factors, h)
-    lengths, _ = take_apart(factors, (h / size[:, None]).nan_to_num(0.0), UNSURE)
+    lengths, _ = lengths_and_v(factors, (h / size[:, None]).nan_to_num(0.0), UNSURE)
     return torch.fmax(away, (size / lengths - 1).abs())

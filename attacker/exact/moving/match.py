@@ -31,7 +31,7 @@ SHORTEST = 0.5
 
 
 @dataclass(frozen=True)
-class Matching:
+class SeveralRounds:
     """What is left of each sample's h outside of its rounds' gradients, relative to its length."""
 
     trail: Trail
@@ -41,17 +41,17 @@ class Matching:
     """(samples, rounds)."""
 
     @classmethod
-    def of(cls, trail: Trail, rounds: Sequence[tuple[int, ...]], x: Tensor) -> "Matching":
+    def of(cls, trail: Trail, rounds: Sequence[tuple[int, ...]], x: Tensor) -> "SeveralRounds":
         """Match as many rounds for each sample, with the lengths that the data have so far."""
         models = {t: trail.model_at(t) for t in sorted({t for own in rounds for t in own})}
         start = cls(trail, models, tuple(rounds), torch.ones(len(rounds), len(rounds[0])))
         with torch.no_grad():
             return start._with(start._apart(x)[1].clamp_min(1e-20))
 
-    def rows(self, index: Tensor) -> "Matching":
+    def rows(self, index: Tensor) -> "SeveralRounds":
         """Return the same for some of the samples."""
         rounds = tuple(self.rounds[n] for n in index.tolist())
-        return Matching(self.trail, self.models, rounds, self.lengths[index])
+        return SeveralRounds(self.trail, self.models, rounds, self.lengths[index])
 
     def errors(self, x: Tensor, sharpness: float) -> Tensor:
         """Return the parts outside, differentiable, max-pooling's gradient softened."""
@@ -68,8 +68,8 @@ class Matching:
             residuals: Tensor = self._apart(x)[0].norm(dim=1) / math.sqrt(self.lengths.shape[1])
         return residuals
 
-    def _with(self, lengths: Tensor) -> "Matching":
-        return Matching(self.trail, self.models, self.rounds, lengths)
+    def _with(self, lengths: Tensor) -> "SeveralRounds":
+        return SeveralRounds(self.trail, self.models, self.rounds, lengths)
 
     @cached_property
     def _by_round(self) -> list[tuple[int, Tensor, Tensor]]:
@@ -108,7 +108,7 @@ class Unsettled:
         return Unsettled(self.samples[index], [self.rounds[at] for at in index.tolist()], self.x[index])
 
 
-def match(
+def match_rounds(
     trail: Trail, unsettled: Unsettled, seed: int, options: InversionOptions, progress: Callable[[int], None]
 ) -> Tensor:
     """Return data of the samples that explain their rounds better; `progress` hears how many are done."""
@@ -124,7 +124,7 @@ def match(
 
 
 def _matched(trail: Trail, unsettled: Unsettled, seed: int, options: InversionOptions, tick: Tick) -> Tensor:
-    goal = Matching.of(trail, unsettled.rounds, unsettled.x)
+    goal = SeveralRounds.of(trail, unsettled.rounds, unsettled.x)
     options = options.model_copy(update={"polish_steps": STEPS, "levels": 0})
     found, residual = polish(goal, unsettled.x, options, tick)
     for number in range(1, options.attempts):

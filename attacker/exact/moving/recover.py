@@ -8,19 +8,17 @@ from torch import Tensor
 from attacker.exact.certificate import UNSURE
 from attacker.exact.choice import LEAST, Choice
 from attacker.exact.moving.correct import Where
-from attacker.exact.moving.follow import Followed, Follower
-from attacker.exact.moving.lengths import take_apart
+from attacker.exact.moving.lengths import lengths_and_v
+from attacker.exact.moving.pursuit import Followed, Pursuit
 from attacker.exact.moving.trail import Trails
+from attacker.exact.step_three import unfinished
 from attacker.exact.steps12.cells import Cell, cells_of
 from attacker.exact.steps12.factors import Factors
 from attacker.exact.steps12.solve import Solved
-from attacker.exact.steps12.threads import one_thread
-from attacker.exact.unfinished import unfinished
-from attacker.exact.workers.known_labels import NOTE
-from attacker.exact.workers.labels import join_workers
-from attacker.exact.workers.tails import bypassed
+from attacker.exact.workers.labels import NOTE, Network, join_workers
 from attacker.interface import Progress, Recovery, share
 from attacker.inversion import InversionOptions
+from vfl.device import one_thread
 from vfl.errors import UserError
 from vfl.models.whole import known_model
 from vfl.observation import Setting
@@ -39,8 +37,11 @@ def recover_moving(
         def step(done: int, total: int, worker: int = worker) -> None:
             progress("following", worker * total + done, setting.workers * total)
 
-        follower = Follower(trail, where, box.shape, layer.sees_data, options, setting.seed, setting.device)
-        followed.append(follower.follow(step))
+        pursuit = Pursuit(
+            trail, where, box.shape, sees_data=layer.sees_data, options=options, seed=setting.seed,
+            device=setting.device,
+        )  # fmt: skip
+        followed.append(pursuit.follow(step))
         share(progress, lambda: unfinished(setting, [own.x for own in followed], together))
     known = setting.labels
     labels = _labels(setting, choice, trails, where, followed) if known is None else torch.tensor(known)
@@ -69,9 +70,7 @@ def _check(trails: Trails, setting: Setting) -> None:
 
 def _labels(setting: Setting, choice: Choice, trails: Trails, where: Where, followed: Sequence[Followed]) -> Tensor:
     """Return every sample's label, -1 where unknown: the network of its own base round tells it."""
-    labels = torch.full((setting.samples,), -1)
-    names = [layer.name for layer in choice.layers]
-    shapes = [box.shape for box in setting.boxes]
+    labels, data = torch.full((setting.samples,), -1), [own.x for own in followed]
     for t in sorted(set(where.base)):
         if t not in trails.whole:
             continue
@@ -83,12 +82,9 @@ def _labels(setting: Setting, choice: Choice, trails: Trails, where: Where, foll
                 for trail, own in zip(trails.workers, followed, strict=True)
             ]
             cells = [Cell((place,), ()) for place in range(len(batch))]
-            bottoms = list(known.double().bottoms)
-            given = [
-                own.x[batch] if bypassed(bottom, name, shape) else None
-                for own, bottom, name, shape in zip(followed, bottoms, names, shapes, strict=True)
-            ]
-            joined = join_workers(cells, solved, bottoms, names, shapes, known.top, given)
+            network = Network.of(setting, choice.layers, known)
+            given = [x[batch] if around else None for x, around in zip(data, network.bypassed(), strict=True)]
+            joined = join_workers(cells, solved, network, given)
         based = torch.tensor([where.base[n] == t for n in batch.tolist()])
         labels[batch[based]] = joined.labels[based]
     return labels
@@ -96,7 +92,7 @@ def _labels(setting: Setting, choice: Choice, trails: Trails, where: Where, foll
 
 def _solved(factors: Factors, h: Tensor) -> Solved:
     """Return a batch's h and v: the v that its gradients have with these h."""
-    _, v = take_apart(factors, (h / h.norm(dim=1, keepdim=True)).nan_to_num(0.0))
+    _, v = lengths_and_v(factors, (h / h.norm(dim=1, keepdim=True)).nan_to_num(0.0))
     return Solved(h, v)
 
 

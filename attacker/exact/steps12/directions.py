@@ -11,9 +11,8 @@ from torch import Tensor
 from attacker.exact.steps12.cells import Cell, cells_by_round
 from attacker.exact.steps12.cone import separate_all
 from attacker.exact.steps12.factors import Factors
-from attacker.exact.steps12.outputs_side import cell_subspaces_by_outputs
 from attacker.exact.steps12.sparse import are_samples, complete
-from attacker.exact.steps12.subspaces import Side, cell_subspaces, inputs_side, sharpen
+from attacker.exact.steps12.subspaces import Side, cell_subspaces, cell_subspaces_by_outputs, inputs_side, sharpen
 
 SAME = 5e-5
 """Unit vectors closer than this are one direction: identical slices have the same h, found with errors well below."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from attacker.exact.steps12.cells import Cell
+from attacker.exact.steps12.cells import Cell, cells_by_round
 from attacker.exact.steps12.factors import Factors
 
 MARGIN = 8.0
@@ -73,6 +73,28 @@ def cell_subspaces(cells: Sequence[Cell], sides: Sequence[Side]) -> list[Tensor]
         for (position, order), own, shared in zip(block, coordinates, inside, strict=True):
             found[position] = sides[order[0]].basis @ own[:, shared]
     return found
+
+
+def cell_subspaces_by_outputs(cells: Sequence[Cell], factors: Sequence[Factors]) -> list[Tensor]:
+    """Return each cell's subspace of h (inputs, k), where the inputs have no room for two batches but the outputs have.
+
+    The batches meet among the v, and from there it crosses over to h.
+    """
+    found = cell_subspaces(cells, [outputs_side(f) for f in factors])
+    best: list[tuple[float, Tensor]] = [(torch.inf, factors[0].left[:, :0]) for _ in cells]
+    for own, members in zip(factors, cells_by_round(cells, len(factors)), strict=True):
+        widths = [found[position].shape[1] for position in members]
+        if sum(widths) != own.rank or own.rank == 0:
+            continue  # a batch with unknown samples in it does not come apart
+        # G^T = X V^T with the cells' bases side by side in V: X = L Sigma (R^T V)^-T, the cells' h side by side
+        dual = torch.linalg.inv(own.right.T @ torch.cat([found[position] for position in members], dim=1)).T
+        crossed = own.left @ (own.sigma[:, None] * dual)
+        for position, part, weights in zip(members, crossed.split(widths, 1), dual.split(widths, 1), strict=True):
+            # The batch with the smallest leverage, never an average: a bad one would spoil the good ones
+            leverage = own.noise * float(weights.norm()) / float(part.norm().clamp_min(1e-300))
+            if leverage < best[position][0]:
+                best[position] = (leverage, torch.linalg.qr(part).Q)
+    return [basis for _, basis in best]
 
 
 Order = tuple[int, ...]

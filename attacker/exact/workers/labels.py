@@ -1,7 +1,7 @@
 """All workers together: candidates of one sample put side by side, and the sample's label."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -9,9 +9,14 @@ from torch import Tensor, nn
 from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.solve import Solved
 from attacker.exact.workers.pairing import Equations, common_u, equations, match
-from attacker.exact.workers.tails import CHUNK, Tail, run_tail, top_jacobian
+from attacker.exact.workers.tails import CHUNK, Tail, bypassed, run_tail, top_jacobian
 from attacker.exact.workers.tuples import Forward, rearrange
+from vfl.models.layers import FullyConnected
+from vfl.models.whole import WholeModel
+from vfl.observation import Setting
 from vfl.partition import Shape
+
+NOTE = "The coordinator has the labels itself: they were known, and not read from gradients."
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,26 @@ class Joined:
     """Why candidates could not be compared, if so."""
 
 
+@dataclass(frozen=True)
+class Network:
+    """The whole model in float64, with the layer that is attacked at each worker and the shape of its slices."""
+
+    bottoms: Sequence[nn.Module]
+    layers: Sequence[str]
+    shapes: Sequence[Shape]
+    top: nn.Module
+
+    @classmethod
+    def of(cls, setting: Setting, layers: Sequence[FullyConnected], model: WholeModel) -> "Network":
+        """Take a model's parts, which become float64."""
+        model = model.double()
+        return cls(list(model.bottoms), [own.name for own in layers], [box.shape for box in setting.boxes], model.top)
+
+    def bypassed(self) -> list[bool]:
+        """Tell at which workers data also go past the layer, as in a residual block around it."""
+        return [bypassed(*part) for part in zip(self.bottoms, self.layers, self.shapes, strict=True)]
+
+
 def unjoined(solved: Sequence[Solved], *notes: str) -> Joined:
     """Leave every worker's samples as they are: nothing can be said of them together."""
     count = len(solved[0].h)
@@ -39,10 +64,7 @@ def unjoined(solved: Sequence[Solved], *notes: str) -> Joined:
 def join_workers(
     cells: Sequence[Cell],
     solved: Sequence[Solved],
-    bottoms: Sequence[nn.Module],
-    layers: Sequence[str],
-    shapes: Sequence[Shape],
-    top: nn.Module,
+    network: Network,
     given: Sequence[Tensor | None] | None = None,
     known: Tensor | None = None,
 ) -> Joined:
@@ -51,22 +73,22 @@ def join_workers(
     `given` has the data (samples, *shape) of workers where they also go past the layer, `known` the labels if they
     are: in a cell only its own are then possible.
     """
-    parts = [
-        (bottom.double(), layer, shape, own, x)
-        for bottom, layer, shape, own, x in zip(
-            bottoms, layers, shapes, solved, given or [None] * len(solved), strict=True
-        )
-    ]
-    tops = top_jacobian(top.double(), [_rows_of(torch.arange(1), *part).z.shape[1] for part in parts])
+    top, data = network.top, given or [None] * len(solved)
+    parts = [_Worker(*part) for part in zip(network.bottoms, network.layers, network.shapes, solved, data, strict=True)]
+    tops = top_jacobian(top, [part.tail(torch.arange(1)).z.shape[1] for part in parts])
     if tops is None:
         return unjoined(
             solved, "The top model is not affine, so candidates within cells were not matched across workers."
         )
-    z, apart = zip(*(_equations_of(jacobian, *part) for part, jacobian in zip(parts, tops, strict=True)), strict=True)
+    z, apart = zip(*(part.equations(jacobian) for part, jacobian in zip(parts, tops, strict=True)), strict=True)
     orders = match(cells, apart)
     for cell in cells:
         if len(cell.samples) > 1:
-            _check_forward(torch.tensor(cell.samples), orders, apart, z, top, known)
+            slots = torch.tensor(cell.samples)
+            sent = [own[order[slots]] for own, order in zip(z, orders, strict=True)]
+            own = [worker.take(order[slots]) for worker, order in zip(apart, orders, strict=True)]
+            forward = Forward(sent, own, top, None if known is None else known[slots])
+            _put_right(slots, orders, rearrange(forward, len(slots), len(own)))
     together = [worker.take(order) for worker, order in zip(apart, orders, strict=True)]
     u = common_u(together)
     labels = _labels(u, together, [sent[order] for sent, order in zip(z, orders, strict=True)], top)
@@ -77,34 +99,33 @@ def join_workers(
     return Joined(tuple(orders), labels, misfits)
 
 
-def _equations_of(
-    jacobian: Tensor, bottom: nn.Module, layer: str, shape: Shape, own: Solved, x: Tensor | None
-) -> tuple[Tensor, Equations]:
-    """Return what one worker sends (samples, width) and its equations for u, some samples at a time."""
-    found = []
-    for rows in torch.arange(len(own.h)).split(CHUNK):
-        tail = _rows_of(rows, bottom, layer, shape, own, x)
-        found.append((tail.z, equations(tail, own.v[rows], jacobian)))
-    together = Equations(*(torch.cat([getattr(one, name) for _, one in found]) for name in ("a", "b", "misfit")))
-    return torch.cat([z for z, _ in found]), together
+@dataclass(frozen=True)
+class _Worker:
+    """One worker's candidates, and its known network."""
+
+    bottom: nn.Module
+    layer: str
+    shape: Shape
+    solved: Solved
+    x: Tensor | None
+
+    def tail(self, rows: Tensor) -> Tail:
+        """Run some candidates to the end of the model."""
+        x = None if self.x is None else self.x[rows]
+        return run_tail(self.bottom, self.layer, self.shape, self.solved.h[rows], x)
+
+    def equations(self, jacobian: Tensor) -> tuple[Tensor, Equations]:
+        """Return what the worker sends (samples, width) and its equations for u, some samples at a time."""
+        found = []
+        for rows in torch.arange(len(self.solved.h)).split(CHUNK):
+            tail = self.tail(rows)
+            found.append((tail.z, equations(tail, self.solved.v[rows], jacobian)))
+        together = Equations(*(torch.cat([getattr(one, name) for _, one in found]) for name in ("a", "b", "misfit")))
+        return torch.cat([z for z, _ in found]), together
 
 
-def _rows_of(rows: Tensor, bottom: nn.Module, layer: str, shape: Shape, own: Solved, x: Tensor | None) -> Tail:
-    return run_tail(bottom, layer, shape, own.h[rows], None if x is None else x[rows])
-
-
-def _check_forward(
-    slots: Tensor,
-    orders: Sequence[Tensor],
-    apart: Sequence[Equations],
-    sent: Sequence[Tensor],
-    top: nn.Module,
-    known: Tensor | None,
-) -> None:
-    """Put a cell's candidates in another order where running them forward contradicts the present one."""
-    z = [own[order[slots]] for own, order in zip(sent, orders, strict=True)]
-    own = [worker.take(order[slots]) for worker, order in zip(apart, orders, strict=True)]
-    choice = rearrange(Forward(z, own, top, None if known is None else known[slots]), len(slots), len(own))
+def _put_right(slots: Tensor, orders: Sequence[Tensor], choice: Tensor) -> None:
+    """Put a cell's candidates in another order, as running them forward says."""
     for m, order in enumerate(orders):
         order[slots] = order[slots][choice[:, m]]
 
@@ -125,3 +146,30 @@ def _labels(u: Tensor, workers: Sequence[Equations], z: Sequence[Tensor], top: n
         forward = Forward([part[full] for part in z], [worker.take(full) for worker in workers], top)
         labels[full] = forward.best(torch.arange(int(full.sum()))[:, None].expand(-1, len(workers)))[1]
     return labels
+
+
+def by_labels(cells: Sequence[Cell], joined: Joined, known: Tensor) -> tuple[Joined, tuple[tuple[int, ...], ...]]:
+    """Give every sample of a cell what has its label; return also the groups whose order is still arbitrary.
+
+    Where a cell's labels, as they are read from its gradients, are not those that it should have, one of them is read
+    wrongly, and it is left as it is.
+    """
+    orders = [order.clone() for order in joined.orders]
+    misfits = joined.misfits.clone()
+    groups: list[tuple[int, ...]] = []
+    for cell in cells:
+        if len(cell.samples) == 1:
+            continue
+        slots = torch.tensor(cell.samples)
+        wanted, read = known[slots].argsort(stable=True), joined.labels[slots].argsort(stable=True)
+        if not torch.equal(known[slots][wanted], joined.labels[slots][read]):
+            groups.append(cell.samples)
+            continue
+        source = torch.empty_like(slots)
+        source[wanted] = slots[read]
+        for order, before in zip(orders, joined.orders, strict=True):
+            order[slots] = before[source]
+        misfits[slots] = joined.misfits[source]
+        alike = [tuple(slots[known[slots] == label].tolist()) for label in known[slots].unique().tolist()]
+        groups += [group for group in alike if len(group) > 1]
+    return replace(joined, orders=tuple(orders), misfits=misfits, labels=known), tuple(groups)
