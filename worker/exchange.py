@@ -31,7 +31,9 @@ class WorkerServer:
     It has an event loop in a thread of its own: however slow a caller is, it holds up neither rounds nor other callers.
     """
 
-    def __init__(self, config: RunConfig, worker: int, listen: str, tls: Identity | None, meeting: Rendezvous) -> None:
+    def __init__(
+        self, config: RunConfig, worker: int, rendezvous: Rendezvous, *, listen: str, tls: Identity | None = None
+    ) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="peers")
         self._thread.start()
@@ -39,7 +41,9 @@ class WorkerServer:
         timeout, holds_labels = federation.round_timeout, config.topology.serves_peers(worker)
         try:
             self._server = self._do(_new_server(config.topology.parties, federation.silence_timeout, timeout))
-            service = ExchangeService(meeting, worker, holds_labels=holds_labels, timeout=timeout, tls=tls is not None)
+            service = ExchangeService(
+                rendezvous, worker, holds_labels=holds_labels, timeout=timeout, tls=tls is not None
+            )
             self.port = self._do(start_server(self._server, {EXCHANGE_SERVICE: service}, listen, tls))
         except BaseException:
             self._end_loop()

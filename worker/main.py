@@ -31,7 +31,7 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     rendezvous = Rendezvous(max(len(data.x), 0 if data.x_test is None else len(data.x_test)))
-    server = WorkerServer(config, options.worker, options.listen, options.tls, rendezvous)
+    server = WorkerServer(config, options.worker, rendezvous, listen=options.listen, tls=options.tls)
     try:
         request = join_request(data, options, options.advertise or f"{host}:{server.port}")
         finished = Session(config, data, plan, rendezvous=rendezvous, options=options).run(request)

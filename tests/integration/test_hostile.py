@@ -121,7 +121,7 @@ def test_strangers_at_a_tls_port_change_no_number_and_keep_nobody_out(file, undi
 
 def test_a_server_that_ends_while_strangers_call_says_nothing_of_them(file, capfd):
     for _ in range(3):
-        server = WorkerServer(load_config(file), 0, "127.0.0.1:0", None, Rendezvous(24))
+        server = WorkerServer(load_config(file), 0, Rendezvous(24), listen="127.0.0.1:0")
         strangers = Strangers("/cafe.v1.Exchange/Swap")
         strangers.molest(f"127.0.0.1:{server.port}")
         wait_for(lambda strangers=strangers: strangers.bytes > 1 << 20)

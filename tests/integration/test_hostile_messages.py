@@ -137,7 +137,7 @@ def holder(monkeypatch):
     """A label holder that waits for two peers, and not long for what others send."""
     monkeypatch.setattr(pace, "FIRST_SECONDS", 0.5)
     meeting = Rendezvous(24)
-    server = WorkerServer(small_config(), 0, "127.0.0.1:0", None, meeting)
+    server = WorkerServer(small_config(), 0, meeting, listen="127.0.0.1:0")
     meeting.open("run", {1: 3})
     yield meeting, f"127.0.0.1:{server.port}"
     server.stop()
@@ -180,7 +180,7 @@ def test_calls_that_never_end_keep_nobody_from_the_label_holder(holder):
 def test_who_only_watches_keeps_no_connection(monkeypatch):
     monkeypatch.setattr("vfl.limits.IDLE_SECONDS", 0.5)
     config, meeting = small_config(), Rendezvous(24)
-    server = WorkerServer(config, 0, "127.0.0.1:0", None, meeting)
+    server = WorkerServer(config, 0, meeting, listen="127.0.0.1:0")
     meeting.open("run", {1: 3})
     address, own = f"127.0.0.1:{server.port}", [("grpc.use_local_subchannel_pool", 1)]
     crowd = [grpc.insecure_channel(address, own) for _ in range(2 * config.topology.parties + SPARE_CONNECTIONS)]

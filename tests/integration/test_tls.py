@@ -89,7 +89,7 @@ def listening():
 
     def listen(own, worker=0):
         rendezvous = Rendezvous()
-        server = WorkerServer(small_config(), worker, "127.0.0.1:0", own, rendezvous)
+        server = WorkerServer(small_config(), worker, rendezvous, listen="127.0.0.1:0", tls=own)
         servers.append(server)
         rendezvous.open("run", {1: 3, 2: 2})
         return rendezvous, f"127.0.0.1:{server.port}"

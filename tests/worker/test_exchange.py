@@ -25,7 +25,7 @@ from worker.rendezvous import Rendezvous, swap_parts
 @pytest.fixture
 def label_holder():
     rendezvous = Rendezvous()
-    server = WorkerServer(small_config(), 0, "127.0.0.1:0", None, rendezvous)
+    server = WorkerServer(small_config(), 0, rendezvous, listen="127.0.0.1:0")
     rendezvous.open("run", {1: 3, 2: 2})
     yield rendezvous, f"127.0.0.1:{server.port}"
     server.stop()
@@ -106,7 +106,7 @@ def test_a_peer_that_never_comes_is_named():
 
 
 def test_only_the_label_holder_exchanges_and_every_worker_is_healthy():
-    server = WorkerServer(small_config(), 3, "127.0.0.1:0", None, Rendezvous())
+    server = WorkerServer(small_config(), 3, Rendezvous(), listen="127.0.0.1:0")
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         with pytest.raises(grpc.RpcError, match="worker 3 is not the label holder"):
             next(worker_pb2_grpc.ExchangeStub(channel).Swap(iter([]), timeout=30))

@@ -52,7 +52,7 @@ def test_a_worker_that_cannot_reach_a_lost_label_holder_goes_on_with_the_next_st
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         gone = f"127.0.0.1:{nobody.getsockname()[1]}"
     meeting = Rendezvous()
-    server = WorkerServer(played.config, 0, "127.0.0.1:0", None, meeting)
+    server = WorkerServer(played.config, 0, meeting, listen="127.0.0.1:0")
     try:
         line.start("first", gone)
         line.start("second", f"127.0.0.1:{server.port}")

@@ -12,16 +12,17 @@ from protos.codec import ALIGNMENT, announce
 from protos.coordinator_pb2 import Evaluation, Order, Purpose, Round, Start, UploadHeader, UploadPart, Welcome
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.tensors_pb2 import Chunk
-from protos.worker_pb2 import SwapHeader, SwapPart
+from protos.worker_pb2 import SwapPart
 from server.evaluation import EVALUATION_BATCH
 from server.schedule import batches_of
 from vfl.config import RunConfig
 from vfl.limits import CHUNK_BYTES
 from vfl.net.network import PROTOCOL_VERSION
 from vfl.observation import Setting
+from worker.rendezvous import swap_parts
 
 SESSION, RUN_ID = "0" * 32, "0" * 16
-Carrier = Literal["order", "upload", "swap"]
+Carrier = Literal["order", "upload"]
 """Messages that may carry a chunk."""
 ADDRESS = "127.0.0.1:40000"
 """As long as any label holder's address in a local run."""
@@ -141,11 +142,8 @@ class _Count:
         for worker, width in zip(self._peers, self._widths, strict=True):
             for name in ("output", "gradient"):
                 there = {name: torch.empty(rows, width)} if name == "output" or answered else {}
-                header = SwapHeader(
-                    run_id=RUN_ID, worker=worker, round=number, bundle=announce(there),
-                    rows_digest=bytes(8) if name == "output" else b"",
-                )  # fmt: skip
-                total += _size(SwapPart(header=header)) + _chunks(_padded(4 * rows * width) if there else 0, "swap")
+                digest = bytes(8) if name == "output" else b""
+                total += sum(map(_size, swap_parts(RUN_ID, worker, number, there, rows=digest)))
         return total
 
 
@@ -154,10 +152,9 @@ def _chunks(size: int, message: Carrier) -> int:
     return sum(_carried(message, _alike(offset), length) for offset, length in _cut(size))
 
 
-_KINDS: dict[Carrier, Callable[[Chunk], Order | UploadPart | SwapPart]] = {
+_KINDS: dict[Carrier, Callable[[Chunk], Order | UploadPart]] = {
     "order": lambda chunk: Order(chunk=chunk),
     "upload": lambda chunk: UploadPart(chunk=chunk),
-    "swap": lambda chunk: SwapPart(chunk=chunk),
 }
 
 
