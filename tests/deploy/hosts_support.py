@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.integration.command_support import CAFE, ENVIRONMENT
-from vfl.bench.rigs.hosts import Hosts as Namespaces
+from vfl.bench.rigs.networks import Hosts as Namespaces
 
 CLONE_NEWNET = 0x40000000
 ETH_P_ALL = 3

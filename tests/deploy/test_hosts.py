@@ -8,7 +8,7 @@ import torch
 from tests.deploy.hosts_support import Capture, Hosts, assemble, found, own_files, tls_records, total
 from tests.integration.command_support import cafe, wait_for
 from tests.support import assert_same
-from vfl.bench.rigs.hosts import why_no_hosts
+from vfl.bench.rigs.networks import why_no_hosts
 from vfl.config import load_config
 from vfl.datasets.slices import load_data, slice_for
 from vfl.folder.transcript import Transcript

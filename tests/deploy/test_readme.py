@@ -12,7 +12,7 @@ import pytest
 
 from tests.deploy.hosts_support import Hosts
 from tests.integration.command_support import ENVIRONMENT
-from vfl.bench.rigs.hosts import why_no_hosts
+from vfl.bench.rigs.networks import why_no_hosts
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """

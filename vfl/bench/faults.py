@@ -19,9 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.bench.rigs import save
-from vfl.bench.rigs.cables import Cables
-from vfl.bench.rigs.fleet import PATIENCE_SECONDS, Fleet, Network
-from vfl.bench.rigs.hosts import Hosts, why_no_hosts
+from vfl.bench.rigs.fleet import PATIENCE_SECONDS, Fleet
+from vfl.bench.rigs.networks import Cables, Hosts, Network, why_no_hosts
 from vfl.config import RunConfig, parse_config
 from vfl.datasets.slices import load_data
 from vfl.errors import RunFailedError

@@ -11,9 +11,8 @@ from torch.nn.parameter import is_lazy
 
 from vfl.config import ModelSection
 from vfl.errors import CafeError, UserError
-from vfl.models.base import LinearTop, NoFeatures, SplitModel
-from vfl.models.factory import bottom_factory, top_factory
 from vfl.models.layers import evaluating
+from vfl.models.plugin import LinearTop, NoFeatures, SplitModel, bottom_factory, top_factory
 from vfl.partition import Shape
 from vfl.registry import PluginSection, Registry
 from vfl.seeds import seeded_everywhere

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from vfl.bench.faults import ALL, ONE_OF_EACH, SURE, FaultKind, Victim, bench_faults, check_alike, schedule
-from vfl.bench.rigs.cables import Cable
+from vfl.bench.rigs.networks import Cable
 from vfl.errors import RunFailedError
 
 

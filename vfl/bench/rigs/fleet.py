@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from vfl.bench.rigs.cables import Cables
-from vfl.bench.rigs.hosts import Hosts
+from vfl.bench.rigs.networks import Network
 from vfl.config import RunConfig
 from vfl.datasets.slices import load_data, write_slices
 from vfl.errors import RunFailedError
@@ -23,10 +22,6 @@ PATIENCE_SECONDS = 250.0
 LOOK_SECONDS = 0.005
 
 LAST_WORDS = 3
-
-
-Network = Cables | Hosts
-"""How the parties, called as their certificates are, reach each other, and the faults on the way."""
 
 
 class Fleet:

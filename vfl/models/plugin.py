@@ -1,21 +1,54 @@
-"""Plain PyTorch as a plug-in: any function or class that builds a module, its other parameters as the options."""
+"""What a model plug-in is; and plain PyTorch as one: any function that builds a module, its parameters as options."""
 
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
-from torch import nn
+from torch import Tensor, nn
 
 from vfl.errors import UserError
-from vfl.models.base import SplitModel
 from vfl.partition import Shape
+from vfl.registry import Plugin
 
 TAKEN = ("name", "top", "bottom", "bottoms", "shared")
 """Names that no option of a model can have: they are keys of the config's model section."""
 
 _MEANT = frozenset({"factory", *(name for name in dir(BaseModel) if name.startswith("model_"))})
 """Names with a meaning of their own in the class that is made of a factory."""
+
+
+class SplitModel(Plugin):
+    """A model plug-in: how to build a party's bottom model and the label holder's top model."""
+
+    def bottom(self, shape: Shape) -> nn.Module:
+        """Build the model that maps slices of this shape to a vector."""
+        raise NotImplementedError
+
+    def top(self, widths: Sequence[int], classes: int) -> nn.Module:
+        """Build the model that maps the workers' vectors, side by side, to the classes' logits."""
+        return LinearTop(sum(widths), classes)
+
+
+class NoFeatures(nn.Module):
+    """The bottom model of a label holder that has only labels: a vector of length zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a vector of no numbers for each sample."""
+        return x.new_zeros(len(x), 0)
+
+
+class LinearTop(nn.Module):
+    """The paper's top model: the outputs side by side through one dense layer."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        self.fc = nn.Linear(features, classes)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the logits."""
+        logits: Tensor = self.fc(z)
+        return logits
 
 
 class FactoryBottom(SplitModel):
