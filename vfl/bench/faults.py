@@ -162,6 +162,7 @@ def _config(rounds: int) -> RunConfig:
             "round_timeout": PATIENCE_SECONDS,
             "silence_timeout": SILENCE_SECONDS,
             "checkpoint_every": CHECKPOINT_EVERY,
+            "fixed_secrets": True,  # both runs are to draw the same noise
         },
         "model": {"name": "mlp", "hidden": [24]},
         "training": {"optimizer": "adam", "lr": 0.001, "evaluate_every": 20},
