@@ -167,7 +167,8 @@ class Trainer:
         record.ends.append(record.elapsed)
         record.memory.append(self._process.memory_info().rss)
         traffic = self._session.traffic.for_journal
-        self._journal.round(number, self._setting.rounds, record.train.losses[-1], record.train.rates[-1], traffic)
+        loss, rate = record.train.losses[-1], record.train.rates[-1]
+        self._journal.round(number, self._setting.rounds, loss=loss, rate=rate, traffic=traffic)
 
     async def _enough(self) -> bool:
         """Evaluate if that is due after the last round, and tell whether training may end with it."""

@@ -1,7 +1,7 @@
 """Runs from Python, for notebooks and scripts: `vfl.run`, `vfl.attack` and `vfl.load`.
 
 A run is the same `cafe` command in a process of its own: it neither minds an event loop that is running here, nor needs
-`if __name__ == "__main__"`. It ends with whoever started it.
+`if __name__ == "__main__"`. It ends with the process that started it.
 """
 
 import base64
@@ -56,6 +56,7 @@ def attack(
     name: str | None = None,
     set: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
+    *,
     quiet: bool = False,
 ) -> "Run":
     """Run an attack on a recorded transcript, as `cafe attack` does; the recorded run's own by default."""

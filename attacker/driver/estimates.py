@@ -29,7 +29,7 @@ class Snapshots:
             recovery = recover(silent)
         except UserError:  # not enough rounds yet, as its sentence says at the end if that is still so
             return
-        write_snapshot(self._out, self._setting, recovery, number, seconds)
+        write_snapshot(self._out, self._setting, recovery, number=number, seconds=seconds)
 
 
 class LiveProgress:

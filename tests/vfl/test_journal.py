@@ -26,7 +26,7 @@ def clock(monkeypatch):
 def test_of_many_rounds_the_first_the_last_and_a_few_are_written(tmp_path, clock):
     journal = Journal(tmp_path)
     for number in range(1, 101):
-        journal.round(number, 100, 0.5, 0.1, NO_TRAFFIC)
+        journal.round(number, 100, loss=0.5, rate=0.1, traffic=NO_TRAFFIC)
         clock[0] += 0.01
     assert len(lines(tmp_path)) == 5  # one second, five lines
     journal.state("attacking")
@@ -48,8 +48,8 @@ def test_the_last_word_of_every_step_is_written(tmp_path, clock):
 
 def test_bytes_are_those_of_when_the_line_is_written(tmp_path, clock):
     journal, count = Journal(tmp_path), {"bytes": 1}
-    journal.round(1, 2, 0.5, 0.1, lambda: count)
-    journal.round(2, 2, 0.5, 0.1, lambda: count)
+    journal.round(1, 2, loss=0.5, rate=0.1, traffic=lambda: count)
+    journal.round(2, 2, loss=0.5, rate=0.1, traffic=lambda: count)
     count["bytes"] = 7
     journal.close()
     assert [line["bytes"] for line in lines(tmp_path)] == [1, 7]

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from datetime import timedelta
 
 from rich.console import Console, Group, RenderableType
@@ -33,10 +34,7 @@ class Screen:
         self._console = console
         self._state = "starting"
         self._about = ""
-        self._states: dict[int, str] = dict.fromkeys(range(workers), EXPECTED)
-        self._rounds = dict.fromkeys(range(workers), 0)
-        self._bytes: dict[int, tuple[int, int]] = {}
-        self._ends: deque[tuple[float, int]] = deque()
+        self._workers = Workers(workers)
         self._notes: dict[str, str] = {}
         self._bars = Progress(
             TextColumn("{task.description:<14}"),
@@ -50,10 +48,20 @@ class Screen:
         self._tasks: dict[str, tuple[TaskID, str]] = {}
         self._began = time.monotonic()
         self._changed, self._drawn = False, 0.0
+        self._take: dict[str, Callable[[Line], None]] = {
+            "run": self._take_run,
+            "state": self._take_state,
+            "worker": self._workers.take_state,
+            "round": self._take_round,
+            "evaluation": self._take_evaluation,
+            "step": self._take_step,
+            "estimate": self._take_estimate,
+            "say": lambda line: self.say(line["text"]),
+        }
 
     def take(self, line: Line) -> None:
         """Take in a line of the journal."""
-        take = getattr(self, f"_take_{line['kind']}", None)
+        take = self._take.get(line["kind"])
         if take is not None:
             take(line)
             self._changed = True
@@ -82,25 +90,16 @@ class Screen:
     def _take_state(self, line: Line) -> None:
         self._state = line["state"]
 
-    def _take_worker(self, line: Line) -> None:
-        self._states[line["id"]] = line["state"]
-
     def _take_round(self, line: Line) -> None:
-        self._ends.append((line["t"], line["round"]))
-        while self._ends[-1][0] - self._ends[0][0] > PACE_SECONDS and len(self._ends) > 2:
-            self._ends.popleft()
-        for worker in line["workers"]:
-            self._bytes[worker["id"]] = (worker["up"], worker["down"])
-            if self._states.get(worker["id"]) in ("joined", "rejoined"):
-                self._rounds[worker["id"]] = line["round"]
-        self._bar("rounds", "rounds", line["round"], line["total"], f"loss {line['loss']:.4f}")
+        self._workers.take_round(line)
+        self._bar("rounds", "rounds", done=line["round"], total=line["total"], extra=f"loss {line['loss']:.4f}")
 
     def _take_evaluation(self, line: Line) -> None:
         loss = "" if line["loss"] is None else f", loss {line['loss']:.4f}"  # a diverged model's has no number
         self._notes["on test samples"] = f"accuracy {line['accuracy']:.1%}{loss}, after round {line['round']}"
 
     def _take_step(self, line: Line) -> None:
-        self._bar("attack", line["name"], line["done"], line["total"], "")
+        self._bar("attack", line["name"], done=line["done"], total=line["total"])
 
     def _take_estimate(self, line: Line) -> None:
         if line["psnr_mean"] is not None:
@@ -108,10 +107,7 @@ class Screen:
                 f"PSNR {line['psnr_mean']:.1f} dB on average, {line['share_30db']:.0%} of the images at 30 dB or better"
             )
 
-    def _take_say(self, line: Line) -> None:
-        self.say(line["text"])
-
-    def _bar(self, slot: str, name: str, done: int, total: int, extra: str) -> None:
+    def _bar(self, slot: str, name: str, *, done: int, total: int, extra: str = "") -> None:
         """Move a bar; a step with another name gets a new one in the same place, with a clock of its own."""
         task, shown = self._tasks.get(slot, (None, ""))
         if task is not None and shown != name:
@@ -129,8 +125,8 @@ class Screen:
             notes.add_row(Text(name, style="dim"), Text(text))
         if self._notes:
             parts.append(notes)
-        if self._states:
-            parts += ["", self._workers()]
+        if self._workers.states:
+            parts += ["", self._workers.picture(self._console)]
         return Group(*parts)
 
     def _headline(self) -> RenderableType:
@@ -143,14 +139,38 @@ class Screen:
         line.add_row(state, str(timedelta(seconds=int(time.monotonic() - self._began))))
         return line
 
-    def _workers(self) -> RenderableType:
+
+class Workers:
+    """What the screen shows of the workers: their states, rounds and bytes."""
+
+    def __init__(self, count: int) -> None:
+        self.states: dict[int, str] = dict.fromkeys(range(count), EXPECTED)
+        self._rounds = dict.fromkeys(range(count), 0)
+        self._bytes: dict[int, tuple[int, int]] = {}
+        self._ends: deque[tuple[float, int]] = deque()
+
+    def take_state(self, line: Line) -> None:
+        """Take in what has become of a worker."""
+        self.states[line["id"]] = line["state"]
+
+    def take_round(self, line: Line) -> None:
+        """Take in a round's end."""
+        self._ends.append((line["t"], line["round"]))
+        while self._ends[-1][0] - self._ends[0][0] > PACE_SECONDS and len(self._ends) > 2:
+            self._ends.popleft()
+        for worker in line["workers"]:
+            self._bytes[worker["id"]] = (worker["up"], worker["down"])
+            if self.states.get(worker["id"]) in ("joined", "rejoined"):
+                self._rounds[worker["id"]] = line["round"]
+
+    def picture(self, console: Console) -> RenderableType:
         """Return a line a worker if there is room, else two beside each other, else how many are in which state."""
-        room = max(2, self._console.height - OTHER_LINES)
-        numbers = sorted(self._states)
+        room = max(2, console.height - OTHER_LINES)
+        numbers = sorted(self.states)
         if len(numbers) <= room:
             return self._table(numbers, wide=True)
         half = -(-len(numbers) // 2)
-        if half <= room and self._console.width >= WIDTH_OF_TWO:
+        if half <= room and console.width >= WIDTH_OF_TWO:
             beside = Table.grid(padding=(0, 2))
             beside.add_row(self._table(numbers[:half]), self._table(numbers[half:]))
             return beside
@@ -162,7 +182,7 @@ class Screen:
             table.add_column(name, justify="left" if name == "state" else "right", no_wrap=True)
         pace = (f"{self._pace:.1f}",) if wide else ()
         for worker in numbers:
-            state = self._states[worker]
+            state = self.states[worker]
             up, down = self._bytes.get(worker, (0, 0))
             shown = Text(state, style=STYLES.get(state, ""))
             table.add_row(str(worker), shown, str(self._rounds.get(worker, 0)), *pace, size(up), size(down))
@@ -170,15 +190,15 @@ class Screen:
 
     def _crowd(self) -> RenderableType:
         """Return all workers in a few lines: how many are in which state, and which are not as they should be."""
-        states = Counter(self._states.values())
+        states = Counter(self.states.values())
         up, down = (sum(both[i] for both in self._bytes.values()) for i in (0, 1))
         lines = [
             Text(", ".join(f"{count} workers {state}" for state, count in states.most_common())),
             Text(f"{self._pace:.1f} rounds a second, {size(up)} up, {size(down)} down"),
         ]
         for state in ("lost", "withheld", EXPECTED):
-            which = [str(worker) for worker, own in sorted(self._states.items()) if own == state]
-            if which and len(which) < len(self._states):
+            which = [str(worker) for worker, own in sorted(self.states.items()) if own == state]
+            if which and len(which) < len(self.states):
                 lines.append(Text(f"{state}: {', '.join(which)}", style=STYLES.get(state, "")))
         return Group(*lines)
 

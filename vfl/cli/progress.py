@@ -7,13 +7,13 @@ from pathlib import Path
 from rich.console import Console
 
 from vfl.cli.live import Screen
-from vfl.folder.following import Following
 from vfl.folder.journal import Line, Tail
+from vfl.folder.lookout import Lookout
 
 LINE_EVERY_SECONDS = 5.0
 
 
-class RunProgress(Following):
+class RunProgress(Lookout):
     """Follows a run's journal, in a thread, for as long as the block lasts."""
 
     def __init__(self, out: Path, workers: int, quiet: bool = False) -> None:

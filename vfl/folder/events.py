@@ -1,4 +1,4 @@
-"""A run's curves and pictures for TensorBoard, below `events/`: whoever knows something more adds a file there."""
+"""A run's curves and pictures for TensorBoard, below `events/`: coordinator and referee each add a file there."""
 
 import contextlib
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""A run's journal: what happens, one JSON object a line, for whoever watches a run or looks at it later.
+"""A run's journal: what happens, one JSON object a line, for the live view, the live page, and for later.
 
-Every line has `t` (Unix seconds) and `kind`; docs/terminal.md lists the kinds. The coordinator's process writes it, and
-whoever scores. Rounds and steps are written a few times a second at most, and the last of them always.
+Every line has `t` (Unix seconds) and `kind`; docs/terminal.md lists the kinds. The coordinator writes it, and so
+does the referee. Rounds and steps are written a few times a second at most, and the last of them always.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ class Journal:
         """Write what has become of a worker."""
         self._write("worker", id=worker, state=state)
 
-    def round(self, number: int, total: int, loss: float, rate: float, traffic: Callable[[], Line]) -> None:
+    def round(self, number: int, total: int, *, loss: float, rate: float, traffic: Callable[[], Line]) -> None:
         """Write a finished round, with its learning rate; `traffic` returns the bytes so far, in all and by worker."""
         self._hold("round", lambda: {"round": number, "total": total, "loss": loss, "rate": rate, **traffic()})
 
@@ -73,7 +73,7 @@ class Journal:
         self._hold("step", lambda: {"name": name, "done": done, "total": total}, name)
 
     def estimate(
-        self, number: int | None, file: str, samples_done: int, psnr_mean: float | None, share_30db: float | None
+        self, number: int | None, file: str, *, samples_done: int, psnr_mean: float | None, share_30db: float | None
     ) -> None:
         """Write that the attack has an estimate, after a round or in the middle of its recovery, and how good it is."""
         self._write(

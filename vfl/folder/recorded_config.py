@@ -1,5 +1,5 @@
-"""The config of a recorded run: it is data, may be anybody's, and nothing that it names is imported, fetched or called
-unless the user names it too.
+"""The config of a recorded run, from another user perhaps: what it names is only imported, fetched or called if the
+user of this machine names it too.
 """
 
 from collections.abc import Collection, Iterator, Mapping

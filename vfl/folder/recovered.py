@@ -26,7 +26,7 @@ def write_recovery(out: Path, setting: Setting, recovery: Recovery) -> None:
     save_arrays(out / _NAME, arrays)
 
 
-def write_snapshot(out: Path, setting: Setting, recovery: Recovery, number: int, seconds: float) -> None:
+def write_snapshot(out: Path, setting: Setting, recovery: Recovery, *, number: int, seconds: float) -> None:
     """Write the samples that the attack has recovered after some rounds and seconds."""
     if recovery.slices is not None:
         arrays = _samples(setting, recovery) | {"round": np.array(number), "seconds": np.array(seconds)}

@@ -1,4 +1,4 @@
-"""What the models of a run's JSON files are made of; a file that is read back may be anybody's."""
+"""What the models of a run's JSON files are made of; a file that is read may come from another user."""
 
 import math
 from collections.abc import Iterator, Sequence

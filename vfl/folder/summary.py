@@ -275,7 +275,7 @@ class Summary(Part):
 
 
 def load_summary(out: Path) -> Summary:
-    """Read the summary of a run's folder, which may be anybody's."""
+    """Read the summary of a run's folder, which may come from another user."""
     try:
         found = json.loads(read_plain(out / _NAME, JSON_BYTES))
     except (OSError, ValueError, RecursionError) as error:

@@ -107,7 +107,7 @@ def save_results(out: Path, results: SweepResults) -> None:
 
 
 def load_results(folder: Path) -> SweepResults:
-    """Read a sweep's results, which may be anybody's; its cells are below its own folder."""
+    """Read a sweep's results, which may come from another user; its cells must be below its own folder."""
     try:
         found = json.loads(read_plain(folder / RESULTS, JSON_BYTES))
         if not found.keys() >= NEEDED:

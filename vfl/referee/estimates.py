@@ -1,4 +1,4 @@
-"""The attack's estimates while a run goes on, noted in its journal; scored by whoever has the truth."""
+"""The attack's estimates while a run goes on, noted in its journal, with scores where the truth is here."""
 
 from pathlib import Path
 
@@ -7,14 +7,14 @@ import torch
 
 from vfl.datasets import Data
 from vfl.files.archive import read_archive
-from vfl.folder.following import Following
 from vfl.folder.journal import Journal
+from vfl.folder.lookout import Lookout
 from vfl.folder.recovered import PARTIAL
 from vfl.maths.metrics import psnr
 from vfl.referee import put_in_order
 
 
-class Estimates(Following):
+class Estimates(Lookout):
     """Looks for new estimates in a run's folder, in a thread, for as long as the block lasts."""
 
     def __init__(self, out: Path, data: Data | None = None) -> None:
@@ -56,9 +56,9 @@ class Estimates(Following):
         self._journal.estimate(
             int(arrays["round"]) if "round" in arrays else None,
             path.relative_to(self._out).as_posix(),
-            done,
-            None if values is None else float(values.mean()),
-            None if values is None else float((values >= 30).double().mean()),
+            samples_done=done,
+            psnr_mean=None if values is None else float(values.mean()),
+            share_30db=None if values is None else float((values >= 30).double().mean()),
         )
 
     def _psnr(self, arrays: dict[str, np.ndarray]) -> torch.Tensor | None:

@@ -185,7 +185,7 @@ def _uri(png: bytes) -> str:
 
 
 def _ranked(run: RunFolder) -> tuple[np.ndarray, str]:
-    """Return the samples from the best to the worst, as far as anybody can tell, and by what."""
+    """Return the samples from the best to the worst, as far as it is known, and by what."""
     assert run.x is not None
     if run.psnr is not None and run.truth is not None:
         contrast = run.truth.reshape(len(run.truth), -1).std(axis=1)  # many may be at the cap: the telling ones first

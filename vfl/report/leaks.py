@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from vfl.folder.record import CERTIFIED
 from vfl.folder.summary import ColumnScore
 from vfl.maths.metrics import PSNR_CAP, psnr
-from vfl.report.drawing import INK, ONE, THREE, TWO, Plot, draw, over_rounds
+from vfl.report.figures import INK, ONE, THREE, TWO, Plot, draw, is_bright, over_rounds
 from vfl.report.folder import RunFolder
 
 RECOVERED = 30.0
@@ -127,8 +127,7 @@ def leak_map(run: RunFolder) -> Plot | None:
             frame = Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, fill=False, color="white", lw=1.2)
             axes.add_patch(frame)
             if len(run.boxes) <= MOST_LABELS:
-                colour = colormaps["viridis"](slices[worker] / PSNR_CAP)
-                bright = float(np.dot(colour[:3], (0.299, 0.587, 0.114))) > 0.5
+                bright = is_bright(colormaps["viridis"](slices[worker] / PSNR_CAP))
                 text = f"worker {worker}\n{slices[worker]:.1f} dB"
                 place = ((left + right - 1) / 2, (top + bottom - 1) / 2)
                 axes.text(*place, text, ha="center", va="center", size=8, color="black" if bright else "white")

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vfl.folder.words import defence_lines, size, untested, used_words, verdict
 from vfl.report import facts, leaks, training
-from vfl.report.drawing import Plot
+from vfl.report.figures import Plot
 from vfl.report.folder import read_run
 from vfl.report.images import BRIGHT, Album
 from vfl.report.tables import column_scores, rows_beside

@@ -10,6 +10,7 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm, Normalize
 
 from vfl.folder.sweep_results import CellRow, Pivot, Place, SweepResults, load_results
+from vfl.report.figures import is_bright
 from vfl.report.page import render
 
 LOGARITHMIC_FROM = 1000.0
@@ -58,7 +59,7 @@ def _entry(entry: Place, rows: dict[str, CellRow], norm: Normalize, folder: Path
     if entry.value is None:
         return Entry(str(entry.text), link=link, state=entry.state)
     colour = colormaps["viridis"](float(norm(entry.value)))
-    return Entry(str(entry.text), _hex(colour), "#000" if _bright(colour) else "#fff", link)
+    return Entry(str(entry.text), _hex(colour), "#000" if is_bright(colour) else "#fff", link)
 
 
 def _link(folder: Path, row: CellRow) -> str:
@@ -98,10 +99,6 @@ def _verdict(results: SweepResults) -> str:
         f"{done}: the best attacker gets from {low[0]:.1f} dB ({pivot.row_axis} {low[1]}, {low[2]}) "
         f"to {high[0]:.1f} dB ({high[1]}, {high[2]})."
     )
-
-
-def _bright(colour: Sequence[float]) -> bool:
-    return float(np.dot(colour[:3], (0.299, 0.587, 0.114))) > 0.5
 
 
 def _hex(colour: Sequence[float]) -> str:

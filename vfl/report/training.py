@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from vfl.folder.recorded_config import Training
 from vfl.folder.summary import Summary, Train
-from vfl.report.drawing import MUTED, ONE, THREE, TWO, Plot, draw, over_rounds
+from vfl.report.figures import MUTED, ONE, THREE, TWO, Plot, draw, over_rounds
 
 MOST_POINTS = 600
 

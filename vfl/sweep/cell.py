@@ -24,7 +24,7 @@ from vfl.packages import python_path
 from vfl.sweep.results.numbers import numbers_of
 
 GRACE_SECONDS = 30.0
-"""How long a run may take to write down what is done, once it is told to stop."""
+"""How long a run may take to write down what is done, once it has been sent Ctrl-C."""
 
 PATIENCE_SECONDS = 5.0
 """How long the last processes of an earlier run of the same cell may take to go away."""

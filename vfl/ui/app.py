@@ -25,7 +25,7 @@ LOOK_SECONDS = 0.2
 QUIET_SECONDS = 15.0
 """How long a stream of events may be silent: longer, and a proxy between may hang up."""
 REPORT_POLICY = "sandbox allow-popups; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
-"""A report is one file with all inside; whoever made it, it runs no script and cannot speak to this server."""
+"""A report has all inside, and may come from another user: it runs no script and cannot speak to this server."""
 WHEN = {
     "pause": ("running",),
     "resume": ("paused",),

@@ -48,7 +48,7 @@ class Rules:
         return self.token is not None or address.is_loopback
 
     def knows(self, token: str) -> bool:
-        """Tell whether somebody has the token."""
+        """Tell whether a token is the right one."""
         return self.token is None or hmac.compare_digest(token.encode(), self.token.encode())
 
 
@@ -75,7 +75,7 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _answer(self, request: Request) -> Response | None:
-        """Return the answer to whoever is not let through."""
+        """Return the answer to a request that is not let through."""
         if not self._rules.answers_to(_name(request)):
             return _refuse("this page does not answer to that name: use the address that was printed")
         given = request.query_params.get("token")

@@ -46,7 +46,7 @@ class Place:
 
 
 def open_place(listen: str) -> Place:
-    """Listen on HOST:PORT; whoever comes from another machine needs a token."""
+    """Listen on HOST:PORT; a browser on another machine needs a token."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     try:
@@ -74,14 +74,14 @@ def show_folder(folder: Path, place: Place) -> None:
 def live_page(folder: Path, listen: str) -> Iterator[Connection]:
     """Serve the page of a run that begins; yields where the coordinator hears pause, resume and stop.
 
-    The page has a process of its own, so that nobody's browser holds up a round. On a terminal it stays until Ctrl-C.
+    The page has a process of its own, so that no browser holds up a round. On a terminal it stays until Ctrl-C.
     """
     place = open_place(listen)
     warm_up()
-    heard, told = context().Pipe(duplex=False)
-    process = context().Process(target=_attend, args=(folder, place, told, time.time()), name="page", daemon=True)
+    heard, sends = context().Pipe(duplex=False)
+    process = context().Process(target=_attend, args=(folder, place, sends, time.time()), name="page", daemon=True)
     process.start()
-    told.close()
+    sends.close()
     place.listening.close()
     print(f"live page: {place.url}", file=sys.stderr, flush=True)
     try:

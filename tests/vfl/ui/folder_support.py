@@ -40,7 +40,7 @@ def begin(folder: Path) -> Journal:
     journal.run(parse_config(CONFIG, "the test"), SAMPLES, ROUNDS)
     journal.state("running")
     for number in (1, 2):
-        journal.round(number, ROUNDS, 2.5 / number, 0.0, lambda number=number: traffic(number))
+        journal.round(number, ROUNDS, loss=2.5 / number, rate=0.0, traffic=lambda number=number: traffic(number))
     journal.say("worker 2 is slow")
     return journal
 
@@ -50,7 +50,7 @@ def estimate(journal: Journal, folder: Path, number: int) -> np.ndarray:
     x = np.random.default_rng(number).random((SAMPLES, 1, 8, 8), dtype=np.float32)
     (folder / "snapshots").mkdir(exist_ok=True)
     np.savez(folder / "snapshots" / f"{number:08d}.npz", x=x)
-    journal.estimate(number, f"snapshots/{number:08d}.npz", SAMPLES, 12.5, 0.25)
+    journal.estimate(number, f"snapshots/{number:08d}.npz", samples_done=SAMPLES, psnr_mean=12.5, share_30db=0.25)
     return x
 
 

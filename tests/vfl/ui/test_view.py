@@ -86,7 +86,7 @@ def test_the_journal_cannot_name_a_file_outside_of_the_folder(folder):
     journal = begin(folder)
     np.savez(folder.parent / "secret.npz", x=np.ones((4, 1, 8, 8)))
     for file in ("../secret.npz", str(folder.parent / "secret.npz"), "snapshots/../../secret.npz"):
-        journal.estimate(1, file, 4, None, None)
+        journal.estimate(1, file, samples_done=4, psnr_mean=None, share_30db=None)
     journal.close()
     assert shown(watched(folder))["pictures"]["number"] == 0
 
@@ -96,7 +96,7 @@ def test_what_is_no_image_is_not_shown(folder, x):
     journal = begin(folder)
     (folder / "snapshots").mkdir()
     np.savez(folder / "snapshots" / "00000001.npz", x=x)
-    journal.estimate(1, "snapshots/00000001.npz", 4, None, None)
+    journal.estimate(1, "snapshots/00000001.npz", samples_done=4, psnr_mean=None, share_30db=None)
     assert shown(watched(folder))["pictures"]["number"] == 0
 
 

@@ -102,7 +102,7 @@ def _pivot(plan: Plan, rows: Rows, number: str) -> Table:
     return pivot(replace(plan, table=plan.table.model_copy(update={"value": number})), rows)
 
 
-def _add_columns(grid: list[list[str]], table: Table, columns: Sequence[str], plan: Plan, named: bool) -> None:
+def _add_columns(grid: list[list[str]], table: Table, columns: Sequence[str], plan: Plan, *, named: bool) -> None:
     """Put some columns of one number beside what the grid has, each with what the paper prints for it."""
     assert plan.paper is not None
     for at, column in enumerate(table.columns):

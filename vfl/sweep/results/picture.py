@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from vfl.files import write_atomically
+from vfl.report.figures import is_bright
 from vfl.sweep.results.table import Entry, Table
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks of its font cache otherwise
@@ -32,7 +33,7 @@ def save_heatmap(path: Path, name: str, table: Table) -> None:
     scale = ScalarMappable(_scale(table), COLOURS)
     for y, line in enumerate(table.lines):
         for x, entry in enumerate(line.entries):
-            _paint(axes, x, y, entry, table, scale)
+            _paint(axes, (x, y), entry, text=entry.text(table.number), scale=scale)
     _label(axes, name, table)
     bar = figure.colorbar(scale, ax=axes, label=table.number.title, pad=0.02)
     if table.baseline is not None and scale.norm.vmin is not None:
@@ -65,19 +66,18 @@ def _scale(table: Table) -> Normalize:
     return Normalize(low - margin, high + margin)
 
 
-def _paint(axes: Axes, x: int, y: int, entry: Entry, table: Table, scale: ScalarMappable) -> None:
-    corner = (x - 0.5, y - 0.5)
+def _paint(axes: Axes, at: tuple[int, int], entry: Entry, *, text: str, scale: ScalarMappable) -> None:
+    corner = (at[0] - 0.5, at[1] - 0.5)
     if entry.value is None:
         hatch = "////" if entry.state == "failed" else None
         face = {"failed": "0.85", "skipped": "white"}.get(entry.state, "0.92")
         axes.add_patch(Rectangle(corner, 1, 1, facecolor=face, edgecolor="0.65", hatch=hatch, linewidth=0))
         boxed = {"facecolor": face, "edgecolor": "none", "pad": 2}
-        axes.text(x, y, entry.text(table.number), ha="center", va="center", color="0.3", fontsize=8, bbox=boxed)
+        axes.text(*at, text, ha="center", va="center", color="0.3", fontsize=8, bbox=boxed)
         return
     colour = scale.to_rgba(np.array([entry.value]))[0]
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, linewidth=0))
-    bright = float(np.dot(colour[:3], (0.299, 0.587, 0.114))) > 0.5
-    axes.text(x, y, entry.text(table.number), ha="center", va="center", color="black" if bright else "white")
+    axes.text(*at, text, ha="center", va="center", color="black" if is_bright(colour) else "white")
 
 
 def _label(axes: Axes, name: str, table: Table) -> None:

@@ -102,7 +102,7 @@ def pivot(plan: Plan, rows: Rows) -> Table:
 
 
 def _sides(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the axes of the rows and of the columns: as told, else the first two."""
+    """Return the axes of the rows and of the columns: as the file says, else the first two."""
     rows, columns = plan.table.rows, plan.table.columns
     if rows is None:
         rows = tuple(axis for axis in plan.axes if axis not in (columns or ()))[:1]

@@ -8,7 +8,7 @@ from typing import Self
 LOOK_EVERY_SECONDS = 0.25
 
 
-class Following(ABC):
+class Lookout(ABC):
     """Calls `look` four times a second beside the block, once more at its end, and then `close`."""
 
     def __init__(self) -> None:

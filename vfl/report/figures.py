@@ -3,10 +3,11 @@
 import io
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+import numpy as np
 from cycler import cycler
 from markupsafe import Markup
 from matplotlib import rc_context
@@ -88,3 +89,8 @@ def _inline(svg: str, name: str, alt: str) -> Markup:
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
     return Markup(svg)  # drawn by matplotlib, which escapes the texts in it  # nosec B704
+
+
+def is_bright(colour: Sequence[float]) -> bool:
+    """Tell whether black is easier to read on a colour than white."""
+    return float(np.dot(colour[:3], (0.299, 0.587, 0.114))) > 0.5
