@@ -1,4 +1,4 @@
-"""Runs from Python, for notebooks and scripts: `vfl.run`, `vfl.attack` and `vfl.load`.
+"""Runs from Python, for notebooks and scripts: `vfl.run`, `vfl.attack`, `vfl.load` and `vfl.simulate`.
 
 A run is the same `cafe` command in a process of its own: it neither minds an event loop that is running here, nor needs
 `if __name__ == "__main__"`. It ends with the process that started it.
@@ -14,10 +14,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -28,7 +28,12 @@ from vfl.errors import UserError, from_words
 from vfl.folder.schema import as_json
 from vfl.folder.summary import Summary
 from vfl.folder.words import numbers_in_words, verdict
-from vfl.packages import python_path
+from vfl.packages import import_ours, python_path
+
+if TYPE_CHECKING:
+    from vfl.config import RunConfig
+    from vfl.observation import ModelTensors, Observation, Setting
+    from vfl.recovery import Recovery
 
 SHOWN = 12
 """Images in a picture of a run."""
@@ -49,6 +54,32 @@ def run(
         folder = Path("runs") / path.stem if out is None else Path(out)
         _cafe(["run", str(path), *_changes(set), "--out", str(folder)], quiet)
     return load(folder)
+
+
+def simulate(
+    config: "str | Path | Mapping[str, Any] | RunConfig",
+    set: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    on_round: "Callable[[Observation], None] | None" = None,
+) -> "Simulation":
+    """Run a federation and its attack in this process, without sockets, to the numbers of `cafe run`.
+
+    `on_round` is called with what the coordinator sees of each round. The run's folder is removed, unless `out` names
+    one to keep.
+    """
+    import_ours()
+    from vfl.config import RunConfig, load_config
+    from vfl.datasets.slices import load_data
+    from vfl.local.simulation import simulate as run_here
+
+    if isinstance(config, RunConfig):
+        config = config.model_dump(mode="json")
+    with _as_file(config) as path, tempfile.TemporaryDirectory(prefix="cafe-simulation-") as temporary:
+        checked = load_config(path, _changes(set)[1::2])
+        folder = Path(temporary if out is None else out)
+        done = run_here(checked, load_data(checked), folder, on_round or (lambda _: None))
+        found = load(folder)
+    return Simulation(found.folder, found.result, found.arrays, done.setting, done.recovery, done.model)
 
 
 def attack(
@@ -152,6 +183,18 @@ class Run:
             png = base64.b64encode(self.images()._repr_png_()).decode()
             picture = f'<img alt="real, recovered and their difference" src="data:image/png;base64,{png}">'
         return f"<p><b>{html.escape(self.verdict)}</b></p>{picture}<table>{rows}</table>"
+
+
+@dataclass(frozen=True)
+class Simulation(Run):
+    """The result of a run in this process, with what no file holds."""
+
+    setting: "Setting"
+    """What the attack knew before the first round."""
+    recovery: "Recovery"
+    """The attack's own estimate."""
+    model: "ModelTensors"
+    """The parameters after the last round."""
 
 
 def _pixels(x: NDArray[Any]) -> NDArray[np.float32]:

@@ -1,5 +1,7 @@
 """A worker's part of a round: forward, the exchange with the other workers, backward, the defence."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from protos.coordinator_pb2 import Start
@@ -14,7 +16,7 @@ from vfl.seeds import seeded
 from worker.checks import check_parameters
 from worker.defences import Chain, Plan, WithheldError
 from worker.exchange import Peer
-from worker.party import Bottom, Counted, Top, Upload
+from worker.party import Bottom, Counted, Learned, Top, Upload
 from worker.rendezvous import Rendezvous
 
 
@@ -68,24 +70,33 @@ class Trainer:
 
     def train(self, number: int, indices: Tensor) -> Upload:
         """Return what this worker uploads for a round in which the coordinator named these samples."""
+        rows, output = self.forward(number, indices)
+        if self._top is None:
+            return self.upload(number, rows, output, self._swap(number, rows, output))
+        learned = self.learn(number, rows, self._all_outputs(number, rows, output))
+        self._rendezvous.answer(number, {m: g for m, g in enumerate(learned.output_gradients) if m != self._place})
+        return self.upload(number, rows, output, learned.output_gradients[self._place], learned=learned)
+
+    def forward(self, number: int, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the rows that a round is really played on, and this worker's output for them."""
         rows = self.defence.rows(number, indices)
         with seeded(self._config.seed, f"worker {self._worker}", number):  # for models that draw, as dropout does
-            output = self._bottom.forward(rows)
-        loss = None
-        top_gradients: Tensors = {}
-        if self._top:
-            outputs = self._all_outputs(number, rows, output)
-            with seeded(self._config.seed, f"top of worker {self._worker}", number):
-                learned = self._top.learn(outputs, rows, self.defence.mean_over)
-            others = {m: g for m, g in enumerate(learned.output_gradients) if m != self._place}
-            self._rendezvous.answer(number, others)
-            loss, top_gradients = learned.loss, learned.top_gradients
-            output_gradient: Tensor | None = learned.output_gradients[self._place]
-        else:
-            output_gradient = self._swap(number, rows, output)
-        if output_gradient is None or output_gradient.shape != output.shape:
+            return rows, self._bottom.forward(rows)
+
+    def learn(self, number: int, rows: Tensor, outputs: Sequence[Tensor]) -> Learned:
+        """Return what the label holder gets out of all workers' outputs."""
+        assert self._top is not None
+        with seeded(self._config.seed, f"top of worker {self._worker}", number):
+            return self._top.learn(outputs, rows, self.defence.mean_over)
+
+    def upload(
+        self, number: int, rows: Tensor, output: Tensor, gradient: Tensor | None, *, learned: Learned | None = None
+    ) -> Upload:
+        """Return what is uploaded, given the loss's gradient of this worker's output; the label holder has more."""
+        if gradient is None or gradient.shape != output.shape:
             raise RunFailedError(f"the label holder's answer for round {number} does not fit this worker's output")
-        gradients = with_prefix(BOTTOM, self._bottom.backward(output_gradient)) | with_prefix(TOP, top_gradients)
+        loss, top_gradients = (learned.loss, learned.top_gradients) if learned else (None, {})
+        gradients = with_prefix(BOTTOM, self._bottom.backward(gradient)) | with_prefix(TOP, top_gradients)
         try:
             defended = self.defence.apply(
                 gradients, number, rows=rows, x=self._bottom.batch(rows), model=self._bottom.model
@@ -96,13 +107,22 @@ class Trainer:
 
     def evaluate(self, number: int, indices: Tensor) -> Counted | None:
         """Return what the label holder counts on these test samples; None at the other workers."""
-        output = self._bottom.evaluate(indices)
+        output = self.test(indices)
         if self._top is None:
             self._swap(number, indices, output)
             return None
-        counted = self._top.count_correct(self._all_outputs(number, indices, output), indices)
+        counted = self.count(indices, self._all_outputs(number, indices, output))
         self._rendezvous.answer(number, dict.fromkeys(self._rendezvous.widths))
         return counted
+
+    def test(self, indices: Tensor) -> Tensor:
+        """Return this worker's output for test samples."""
+        return self._bottom.evaluate(indices)
+
+    def count(self, indices: Tensor, outputs: Sequence[Tensor]) -> Counted:
+        """Return what the label holder counts, given all workers' outputs for test samples."""
+        assert self._top is not None
+        return self._top.count_correct(outputs, indices)
 
     def _swap(self, number: int, rows: Tensor, output: Tensor) -> Tensor | None:
         assert self._peer is not None

@@ -81,7 +81,7 @@ def run_federation(
             if load_summary(out).complete:
                 remove(_state(out))
             if data.tables:
-                _add(out, tables=data.tables)
+                add_to_summary(out, tables=data.tables)
         except (KeyboardInterrupt, InterruptedRunError):
             children.interrupt()
             raise InterruptedRunError(f"stopped; what was done by then is in {out}") from None
@@ -164,7 +164,7 @@ def _start_and_wait(
             raise from_words(address.code, address.sentence)
         return  # all rounds had been done, and nobody was needed for the rest
     state = None if config.federation.checkpoint_every is None else _state(out)
-    common = _common_secret(config, state, resume)
+    common = common_secret(config, state, resume)
     for worker, path in enumerate(slices):
         own = None if state is None else state / f"worker-{worker}"
         started = WorkerOptions(worker, address, threads=threads, state=own, common=common, rejoin_timeout=patience)
@@ -175,7 +175,7 @@ def _start_and_wait(
         cause = children.root_cause(outcome)
         raise from_words(cause.code, cause.sentence)
     reports = children.defence_reports()[: config.federation.workers]
-    _add(out, defence=list(map(Defence.model_validate, reports)))
+    add_to_summary(out, defence=list(map(Defence.model_validate, reports)))
 
 
 def _state(out: Path) -> Path:
@@ -183,7 +183,7 @@ def _state(out: Path) -> Path:
     return state_folder(f"runs/{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]}")
 
 
-def _common_secret(config: RunConfig, state: Path | None, resume: bool) -> bytes | None:
+def common_secret(config: RunConfig, state: Path | None, resume: bool) -> bytes | None:
     """Return what all workers draw from alike, where a defence wants that; the coordinator never has it."""
     sections = [section for worker in range(config.federation.workers) for section in config.defence_of(worker)]
     if not any(defences.build(section).needs_common for section in sections):
@@ -194,7 +194,7 @@ def _common_secret(config: RunConfig, state: Path | None, resume: bool) -> bytes
     return secret.reveal()
 
 
-def _add(out: Path, **parts: Any) -> None:
+def add_to_summary(out: Path, **parts: Any) -> None:
     """Add to a run's summary what only its launcher knows."""
     save_summary(out, load_summary(out).model_copy(update=parts))
 

@@ -1,0 +1,263 @@
+"""A federation and its attack in one process, without sockets: the coordinator's own trainer, the workers' own."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacker.driver.conclude import conclude
+from attacker.driver.estimates import Snapshots
+from attacker.driver.follow import Follower
+from attacker.interface import Progress, Recovery
+from attacker.start import start_attack
+from protos.coordinator_pb2 import Evaluation, JoinRequest, Purpose, Start
+from server.checkpoint import Checkpoints
+from server.inbox import Upload
+from server.parameters import Parameters
+from server.refusal import RefusedError
+from server.session import Session
+from server.trainer import Trainer
+from vfl.config import RunConfig
+from vfl.datasets import Data
+from vfl.datasets.slices import WorkerData, slice_for
+from vfl.errors import RunFailedError
+from vfl.folder import clear_run
+from vfl.folder.journal import Journal
+from vfl.folder.record import Record, write_model
+from vfl.folder.summary import Defence
+from vfl.folder.transcript import TranscriptWriter
+from vfl.local.launch import add_to_summary, check, common_secret, known_labels, worker_threads
+from vfl.observation import ModelTensors, Observation, Setting
+from vfl.referee import score_run
+from worker.keys import Secret
+from worker.main import defence_plan, join_request
+from worker.party import Counted
+from worker.rendezvous import Rendezvous
+from worker.session import WorkerOptions
+from worker.trainer import Trainer as WorkerTrainer
+
+OnRound = Callable[[Observation], None]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulation ends with, besides the files in its folder."""
+
+    setting: Setting
+    recovery: Recovery
+    model: ModelTensors
+
+
+def simulate(config: RunConfig, data: Data, out: Path, on_round: OnRound = lambda _: None) -> Simulated:
+    """Run a federation and its attack to the numbers of `cafe run`, bit for bit; leave the same results in `out`."""
+    check(config, data)
+    threads = torch.get_num_threads()
+    out.mkdir(parents=True, exist_ok=True)
+    clear_run(out)
+    journal = Journal(out)
+    try:
+        rounds = _Rounds(config, data, out, journal, on_round)
+        _run(rounds.play)
+        torch.set_num_threads(threads)
+        return rounds.conclude()
+    finally:
+        torch.set_num_threads(threads)
+        journal.close()
+
+
+def _run(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the coordinator's event loop; in another thread where one is running already, as in a notebook."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(play())
+        return
+    with ThreadPoolExecutor(1) as other:
+        other.submit(asyncio.run, play()).result()
+
+
+class _Rounds:
+    """The run as its coordinator has it."""
+
+    def __init__(self, config: RunConfig, data: Data, out: Path, journal: Journal, on_round: OnRound) -> None:
+        self._config, self._data, self._out, self._journal, self._on_round = config, data, out, journal, on_round
+        self._parties = _Parties(config, data)
+        self._record = Record()
+        self._setting: Setting | None = None
+        self._follower: Follower | None = None
+        self._recorder: TranscriptWriter | None = None
+        self._recovery = Recovery(used=())
+
+    async def play(self) -> None:
+        """Let all parties join, and play all rounds."""
+        session = _Session(self._config, self._journal, self._parties)
+        for request in self._parties.requests():
+            session.membership.admit(request)
+        self._record = session.record
+        setting = replace(await session.gather(), labels=known_labels(self._config, self._data))
+        self._setting = setting
+        self._journal.run(self._config, setting.samples, setting.rounds)
+        snapshots = Snapshots(self._out, setting, self._config.snapshots)
+        self._follower = Follower(start_attack(self._config.attack, setting), snapshots)
+        if self._config.records:
+            self._recorder = TranscriptWriter(self._out / "transcript", self._config, setting)
+        checkpoints = Checkpoints(self._out, self._config)
+        trainer = Trainer(self._config, setting, session, checkpoints, journal=self._journal)
+        await trainer.train(self._observe)
+
+    def _observe(self, observation: Observation) -> None:
+        """Show the attack a round, while no worker computes: all share torch's threads and its random numbers."""
+        assert self._follower is not None
+        with self._parties.computing(threads=1):  # as in the attack's process while the workers go on
+            if self._recorder is not None:
+                self._recorder.observe(observation)
+            for _ in self._follower.follow([observation]):
+                pass
+            self._on_round(observation)
+
+    def conclude(self) -> Simulated:
+        """Let the attack recover, and write and score what came of it."""
+        assert self._setting is not None
+        assert self._record.model is not None
+        out, config = self._out, self._config
+        write_model(out, self._record.model)
+        conclude(
+            self._recover,
+            self._record,
+            config=config,
+            setting=self._setting,
+            out=out,
+            journal=self._journal,
+            stop_signals=(),
+        )
+        tables = {"tables": self._data.tables} if self._data.tables else {}
+        add_to_summary(out, defence=self._parties.defence_reports(), **tables)
+        score_run(out, config, self._data)
+        return Simulated(self._setting, self._recovery, self._record.model)
+
+    def _recover(self, progress: Progress) -> Recovery:
+        assert self._follower is not None
+        self._recovery = self._follower.recover(progress)
+        return self._recovery
+
+
+class _Parties:
+    """All parties with data, which compute one after the other."""
+
+    def __init__(self, config: RunConfig, data: Data) -> None:
+        self._config, self._topology = config, config.topology
+        self._threads = worker_threads(self._topology.parties)
+        drawn = common_secret(config, None, resume=False)
+        common = None if drawn is None else Secret(drawn)
+        self._held = [_contiguous(slice_for(data, config, party)) for party in range(self._topology.parties)]
+        self._trainers = [
+            WorkerTrainer(
+                config, held, defence_plan(config, party, len(held.x), most=held.most, common=common), Rendezvous()
+            )
+            for party, held in enumerate(self._held)
+        ]
+        self._version = 0
+        self._busy = threading.Lock()
+
+    @contextmanager
+    def computing(self, threads: int | None = None) -> Iterator[None]:
+        """Compute while neither a party nor the attack does, with as many threads as in a process of its own."""
+        with self._busy:
+            torch.set_num_threads(threads or self._threads)
+            yield
+
+    def requests(self) -> list[JoinRequest]:
+        """Return how each party describes itself when it joins."""
+        return [
+            join_request(held, WorkerOptions(party, "nowhere:1"), "nowhere:1") for party, held in enumerate(self._held)
+        ]
+
+    def defence_reports(self) -> list[Defence]:
+        """Return what the workers' defences say at the end."""
+        reports = [trainer.defence.report() for trainer in self._trainers[: self._config.federation.workers]]
+        return [Defence.model_validate(report) for report in reports]
+
+    def start(self, start: Start) -> None:
+        """Let each party that holds labels build its top model."""
+        for party, trainer in enumerate(self._trainers):
+            if self._topology.holds_labels(party):
+                trainer.meet_peers(start)
+
+    def load(self, parameters: Parameters) -> None:
+        """Give all parties the parameters, if they have older ones."""
+        if self._version != parameters.version:
+            for party, trainer in enumerate(self._trainers):
+                trainer.load(parameters.expected_from(party))
+            self._version = parameters.version
+
+    def train(self, number: int, rows: Mapping[int, Tensor]) -> dict[int, Upload]:
+        """Return what each party uploads for a round."""
+        played = {party: self._trainers[party].forward(number, own) for party, own in rows.items()}
+        uploads = {}
+        for group in self._groups(rows):
+            holder = next(party for party in group if self._topology.holds_labels(party))
+            outputs = [played[party][1] for party in group]
+            learned = self._trainers[holder].learn(number, played[holder][0], outputs)
+            for party, gradient in zip(group, learned.output_gradients, strict=True):
+                more = learned if party == holder else None
+                made = self._trainers[party].upload(number, *played[party], gradient, learned=more)
+                uploads[party] = Upload(party, made.gradients, made.loss, made.withheld)
+        return uploads
+
+    def evaluate(self, rows: Mapping[int, Tensor]) -> dict[int, Counted]:
+        """Return what each party that holds labels counts on test samples."""
+        outputs = {party: self._trainers[party].test(own) for party, own in rows.items()}
+        counted = {}
+        for group in self._groups(rows):
+            holder = next(party for party in group if self._topology.holds_labels(party))
+            counted[holder] = self._trainers[holder].count(rows[holder], [outputs[party] for party in group])
+        return counted
+
+    def _groups(self, rows: Mapping[int, Tensor]) -> list[list[int]]:
+        """Return which parties exchange outputs: all of them, or in a horizontal federation each with itself."""
+        return [[party] for party in rows] if self._topology.is_horizontal else [sorted(rows)]
+
+
+def _contiguous(held: WorkerData) -> WorkerData:
+    """Return a party's data as it comes out of its file: one block of memory, which some layers round by."""
+    x_test = None if held.x_test is None else held.x_test.contiguous()
+    return replace(held, x=held.x.contiguous(), x_test=x_test)
+
+
+class _Session(Session):
+    """The coordinator's session with parties that do at once what they are ordered."""
+
+    def __init__(self, config: RunConfig, journal: Journal, parties: _Parties) -> None:
+        super().__init__(config, journal)
+        self._parties = parties
+
+    async def start(self, output_widths: Sequence[int], begin_anew: Callable[[], int]) -> None:  # noqa: ARG002
+        """Let the parties begin; none is ever lost, and nothing begun anew."""
+        classes = max(member.classes for member in self.members)
+        self._parties.start(Start(run_id="simulated", output_widths=output_widths, classes=classes))
+
+    def order(self, number: int, purpose: Purpose, rows: Mapping[int, Tensor], parameters: Parameters) -> None:
+        """Have each party that has rows play a round on them, and take what comes of it."""
+        try:
+            with self._parties.computing():
+                self._parties.load(parameters)
+                if purpose == Purpose.PURPOSE_TRAIN:
+                    for upload in self._parties.train(number, rows).values():
+                        self.answers.inboxes[number].put(upload)
+                else:
+                    self._take_counts(number, self._parties.evaluate(rows))
+        except RefusedError as refused:
+            raise RunFailedError(refused.reason) from None
+
+    def _take_counts(self, number: int, counted: Mapping[int, Counted]) -> None:
+        assert self.answers.counts is not None
+        for party, one in counted.items():
+            evaluation = Evaluation(round=number, correct=one.correct, total=one.total, loss_sum=one.loss_sum)
+            self.answers.counts.put(party, evaluation)
