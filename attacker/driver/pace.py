@@ -53,11 +53,9 @@ class Pace:
     """How long the attack rests between two rounds: where the workers need every core, they hardly notice it."""
 
     def __init__(self) -> None:
-        self._share = 1.0
-        """Of its time, that the attack may work; all of it where there are no counters to read."""
         self._last = Use.now()
-        if self._last is not None:
-            self._share = SHARE
+        self._share = 1.0 if self._last is None else SHARE
+        """Of its time, that the attack may work; all of it where there are no counters to read."""
 
     def rest(self, worked: float, *, over: threading.Event, hurried: Callable[[], bool]) -> None:
         """Leave the cores to the workers after so many seconds of work, until `over` is set or there is hurry."""

@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -72,7 +73,7 @@ def main(pipe: Connection) -> None:
             traceback.print_exc()
         said = in_words(error)
         line.tell(from_words(said.exit_code, str(said)))  # an error of a plug-in's own class may be unknown there
-    line.wait_for_the_end()
+    line.listener.join()  # until the coordinator hangs up
 
 
 class Line:
@@ -84,17 +85,13 @@ class Line:
         self.messages: SimpleQueue[Any] = SimpleQueue()
         """What to begin with, the numbers of rounds that the attack has not seen, and None after the last."""
         self.no_more_rounds = threading.Event()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
+        self.listener = threading.Thread(target=self._listen, daemon=True)
+        self.listener.start()
 
     def tell(self, message: Any) -> None:
         """Send a message; if the coordinator is gone, the listener is about to end this process."""
         with contextlib.suppress(ConnectionError):
             self._pipe.send(message)
-
-    def wait_for_the_end(self) -> None:
-        """Wait until the coordinator hangs up."""
-        self._listener.join()
 
     def _listen(self) -> None:
         while True:
@@ -130,7 +127,8 @@ class LiveAttack:
     def run(self, threads: int) -> Recovery:
         """Observe out of the workers' way, what is left after the last round at full speed, and recover."""
         over = self._line.no_more_rounds
-        out_of_the_way(lambda: self._follow(over.is_set, self._rest), over)
+        rest = partial(self._pace.rest, over=over, hurried=self._disk_is_needed)
+        out_of_the_way(lambda: self._follow(over.is_set, rest), over)
         self._follow(self._line.messages.empty, lambda _worked: None)
         torch.set_num_threads(threads)  # the workers are gone
         return self._follower.recover(self._progress)
@@ -153,9 +151,6 @@ class LiveAttack:
     def _was_read(self, path: Path) -> None:
         self._round_bytes += path.stat().st_size
         self._places.discard(path)
-
-    def _rest(self, worked: float) -> None:
-        self._pace.rest(worked, over=self._line.no_more_rounds, hurried=self._disk_is_needed)
 
     def _disk_is_needed(self) -> bool:
         """Whether less of the disk is free than the waiting rounds take, besides what no run may take."""

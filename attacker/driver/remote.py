@@ -56,7 +56,7 @@ class RemoteAttack:
         self._process: AttackProcess | None = None
         self._places: Places | None = None
         self._spool: Spool | None = None
-        """None if the transcript is kept: its recorder writes the rounds then."""
+        """None if the transcript is kept: each round is then in it before it is shown."""
         self._is_cut = False
 
     def start(self, setting: Setting, *, rounds: int = 0, estimates: bool = False) -> None:
@@ -75,10 +75,7 @@ class RemoteAttack:
         self._hear()
 
     def observe(self, observation: Observation) -> None:
-        """Show the attack a round, which it looks at later; only a full disk makes this wait for the attack.
-
-        A round of a transcript that is kept has been written already.
-        """
+        """Show the attack a round, which it looks at later; only a full disk makes this wait for the attack."""
         assert self._pipe is not None
         while self._pipe.poll() or (self._unread and self._spool is not None and not self._spool.has_room):
             self._hear()

@@ -79,7 +79,8 @@ def attack(tmp_path):
 
 
 def rests(attack) -> threading.Thread:
-    thread = threading.Thread(target=attack._rest, args=(1.0,), daemon=True)
+    about = {"over": attack._line.no_more_rounds, "hurried": attack._disk_is_needed}
+    thread = threading.Thread(target=attack._pace.rest, args=(1.0,), kwargs=about, daemon=True)
     thread.start()
     return thread
 

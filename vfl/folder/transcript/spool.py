@@ -89,8 +89,7 @@ class Spool:
         self._version = observation.version
         size = sum(tensor.nbytes for file in files for tensor in file.tensors.values())
         self._needed = 2 * size
-        slot = self._take_slot()
-        self._unread.append(slot)
+        self._unread.append(slot := self._take_slot())
         if slot is None:
             self._disk.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         direct, began = slot is None and size > LARGE and self._disk_is_quick, time.monotonic()
@@ -115,17 +114,14 @@ class Spool:
 
     @property
     def _has_slot(self) -> bool:
-        if self._spare:
-            return True
-        return self._slots < SLOTS and shutil.disk_usage(self._memory).free >= self._needed
+        new = self._slots < SLOTS and shutil.disk_usage(self._memory).free >= self._needed
+        return bool(self._spare) or new
 
     def _take_slot(self) -> "_Slot | None":
-        if not self._has_slot:
-            return None
-        if self._spare:
-            return self._spare.pop()
-        self._slots += 1
-        return _Slot(self._memory)
+        if not self._spare and self._has_slot:
+            self._slots += 1
+            return _Slot(self._memory)
+        return self._spare.pop() if self._spare else None
 
 
 class _Slot:
