@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,7 +23,8 @@ from server.schedule import Drawn, batches_of
 from server.session import Session
 from vfl.config import RunConfig
 from vfl.folder.journal import Journal
-from vfl.observation import Observation, Observer, Setting, averaged
+from vfl.observation import Observation, Observer, Setting, Tensors, averaged
+from vfl.topology import Topology
 
 AHEAD = 2
 """Rounds that are under way at once while the parameters are frozen."""
@@ -132,7 +133,7 @@ class Trainer:
         return len(self._begun)
 
     def _observe(self, begun: _Begun) -> Observation:
-        """Put a round's uploads together, and note its loss."""
+        """Take what a round's uploads show, and note its loss and the workers that withheld theirs."""
         number, record = begun.number, self._record
         uploads = self._session.answers.inboxes.pop(number).uploads
         record.bytes.raw += sum(raw_bytes(upload.gradients.values()) for upload in uploads.values())
@@ -144,17 +145,11 @@ class Trainer:
                 self._journal.worker(worker, "withheld")
                 if self._config.federation.when_withheld == "end":
                     record.ended = f"worker {worker} withheld its upload for round {number}: {upload.withheld}"
-        given = {worker: upload.gradients for worker, upload in uploads.items()}
+        topology = self._setting.topology
         losses = {worker: upload.loss for worker, upload in uploads.items() if upload.loss is not None}
-        version, current, topology = self._parameters.version, self._parameters.current, self._setting.topology
-        if not topology.is_horizontal:
-            record.train.losses.append(losses[topology.label_holder])
-            gradients = gradients_of_round(given, topology.bottoms, topology.label_holder)
-            return Observation(number, begun.indices, version, current, gradients)
-        sizes = [len(rows) for rows in topology.rows_of_each(begun.indices)]
-        record.train.losses.append(sum(size * losses[worker] for worker, size in enumerate(sizes)) / len(begun.indices))
-        own = tuple(gradients_of_round({0: given[worker]}, 1, 0) for worker in range(topology.workers))
-        return Observation(number, begun.indices, version, current, averaged(own, sizes), own)
+        record.train.losses.append(_loss(losses, begun.indices, topology))
+        given = {worker: upload.gradients for worker, upload in uploads.items()}
+        return _observation(begun, given, self._parameters, topology)
 
     def _step(self, observation: Observation) -> None:
         """Take a round's step, and note that the round is done."""
@@ -204,3 +199,24 @@ class Trainer:
         record.seconds = time.monotonic() - self._began
         wire = record.bytes
         wire.up, wire.down, wire.peer = traffic.up.total(), traffic.down.total(), traffic.peer
+
+
+def _observation(
+    begun: _Begun, given: Mapping[int, Tensors], parameters: Parameters, topology: Topology
+) -> Observation:
+    """Put the gradients of all workers together: parts of one model's, or in a horizontal federation their average."""
+    version, current = parameters.version, parameters.current
+    if not topology.is_horizontal:
+        gradients = gradients_of_round(given, topology.bottoms, topology.label_holder)
+        return Observation(begun.number, begun.indices, version, current, gradients)
+    uploads = tuple(gradients_of_round({0: given[worker]}, 1, 0) for worker in range(topology.workers))
+    sizes = [len(rows) for rows in topology.rows_of_each(begun.indices)]
+    return Observation(begun.number, begun.indices, version, current, averaged(uploads, sizes), uploads)
+
+
+def _loss(losses: Mapping[int, float], indices: Tensor, topology: Topology) -> float:
+    """Return a batch's mean loss, from what each party with labels reported."""
+    if not topology.is_horizontal:
+        return losses[topology.label_holder]
+    sizes = [len(rows) for rows in topology.rows_of_each(indices)]
+    return sum(size * losses[worker] for worker, size in enumerate(sizes)) / len(indices)
