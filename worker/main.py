@@ -22,9 +22,7 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
     """Take part in a run to its end."""
     host = options.listen.rpartition(":")[0]
     if config.topology.serves_peers(options.worker) and host in EVERYWHERE and options.advertise is None:
-        raise UserError(
-            f"--listen {options.listen}: say with --advertise HOST:PORT how the others reach the label holder"
-        )
+        raise UserError(f"--listen {options.listen}: say with --advertise HOST:PORT how the other workers reach it")
     common = None if options.common is None else Secret(options.common)
     plan = defence_plan(config, options.worker, len(data.x), most=data.most, secret=_secret(options), common=common)
     keep_freed_memory()

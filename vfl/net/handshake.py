@@ -47,7 +47,7 @@ def meet(
 
 
 def tls_at(address: str) -> str | None:
-    """Return the version and cipher of TLS that a party at an address speaks, whoever it is; None if it does not."""
+    """Return the TLS version and cipher of the party at an address, without checking who it is; None without TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
