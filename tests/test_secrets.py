@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from tests.integration.command_support import start
 from tests.support import run_in_one_process, setting_of, small_config
-from vfl.cli import app
+from vfl.cli.app import app
 from vfl.folder.transcript import TranscriptWriter
 from vfl.net.certs import make_certificates
 from vfl.net.tls import COORDINATOR, load_identity

@@ -20,7 +20,7 @@ import typer
 import yaml
 from cryptography import x509
 
-from vfl.cli import app
+from vfl.cli.app import app
 from vfl.config import load_config
 from vfl.datasets.slices import WorkerData
 from vfl.net.tls import COORDINATOR, load_identity, read_certificate, worker_role

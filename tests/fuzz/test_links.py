@@ -7,7 +7,7 @@ import pytest
 
 from tests.fuzz.folder_support import QUIETLY, held, recorded
 from tests.vfl.report.made import config_of, images, write_run
-from vfl.cli import app
+from vfl.cli.app import app
 from vfl.errors import UserError
 from vfl.folder import clear_run
 from vfl.folder.journal import NAME, Journal

@@ -7,7 +7,7 @@ import pytest
 
 from tests.fuzz.folder_support import recorded, soon
 from tests.fuzz.support import little_memory, outcome
-from vfl.cli import app
+from vfl.cli.app import app
 from vfl.datasets.torchvision_sets import Mnist
 from vfl.errors import UserError
 

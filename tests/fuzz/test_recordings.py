@@ -15,7 +15,7 @@ from attacker.driver import offline
 from attacker.driver.offline import _check_size
 from server.checkpoint import read_checkpoint
 from tests.fuzz.support import CORPUS, abouts, fuzz, little_memory, mutated, outcome, resigned, seeds, written
-from vfl.cli import app
+from vfl.cli.app import app
 from vfl.errors import UserError
 from vfl.files.tensor_file import read_tensors, write_tensors
 from vfl.folder.transcript import Transcript, _checksum

@@ -21,7 +21,7 @@ from protos.doctor_pb2 import Block, CompareRequest, Finding, ReportRequest
 from protos.doctor_pb2_grpc import DoctorStub
 from tests.integration.command_support import CAFE, ENVIRONMENT, cafe, start
 from tests.integration.protocol_support import RawCoordinator, refused
-from vfl.cli import app
+from vfl.cli.app import app
 from vfl.config import load_config
 from vfl.datasets.slices import digest, load_data, slice_for
 from vfl.doctor import findings

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from typer.testing import CliRunner
 
-from vfl.cli import app
+from vfl.cli.app import app
 from vfl.errors import UserError
 from vfl.net.certs import make_certificates, worker_names
 from vfl.net.tls import COORDINATOR, is_loopback, load_identity, read_certificate, refuse_plain, role_of, worker_role
