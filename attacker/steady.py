@@ -126,7 +126,7 @@ def _runs(model: nn.Module, run: Run, batches: Sequence[Tensor], alike: bool) ->
             torch.manual_seed(0 if alike else number)
             try:
                 found.append(run(model, batch)[:HALF])
-            except Exception:  # who trains it will say what is wrong
+            except Exception:  # the worker that trains it will say what is wrong
                 found.append(torch.zeros(()))
     return found
 

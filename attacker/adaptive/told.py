@@ -83,7 +83,7 @@ def root_mean_square(tensor: Tensor) -> float:
     return float(tensor.double().square().mean().sqrt())
 
 
-def in_order(places: Tensor, predicted: Tensor, limit: Tensor) -> Tensor:  # noqa: ARG001
+def by_rank(places: Tensor, predicted: Tensor, limit: Tensor) -> Tensor:  # noqa: ARG001
     """Give the predicted values, sorted, to the places of the uploaded ones in ascending order."""
     return torch.empty_like(predicted).scatter_(1, places, predicted.sort(1).values)
 
@@ -94,7 +94,7 @@ def laplace(upload: Tensor) -> Tensor:
     share = (torch.arange(count, dtype=torch.float64) + 0.5) / count
     values = torch.where(share < 0.5, (2 * share).log(), -(2 - 2 * share).log()) / 2**0.5
     return (
-        in_order(upload.argsort(1), values.expand(len(upload), -1), upload)
+        by_rank(upload.argsort(1), values.expand(len(upload), -1), upload)
         * upload.square().mean(1, keepdim=True).sqrt()
     )
 
@@ -108,5 +108,5 @@ KINDS = {
     "prune": Kind(smallest_sent, not_sent_is_small),
     "quantize": Kind(step_of, within(0.5)),
     "quantize stochastic": Kind(step_of, within(1.0)),
-    "fake_gradients": Kind(root_mean_square, in_order, laplace, by_order=True, keeps_scale=False),
+    "fake_gradients": Kind(root_mean_square, by_rank, laplace, by_order=True, keeps_scale=False),
 }

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attacker.cafe.data import DataObjective, Weights
-from attacker.cafe.optimiser import cosine, optimiser_for, scaled
+from attacker.cafe.optimiser import cosine_decay, optimiser_for, scaled
 from attacker.cafe.steps import Phases, inputs_objective, outputs_objective
 from attacker.interface import Progress, Recovery
 from vfl.errors import UserError
@@ -120,7 +120,7 @@ class CafeAttack:
         curved = self._options.optimiser_two == "scaled_sgd"
         lr = self._options.lr_two
         if self._options.optimiser_two == "adam":
-            lr = cosine(lr, self._options.final_two, share)
+            lr = cosine_decay(lr, self._options.final_two, share)
         total = 0.0
         for worker, (layer, h, move) in enumerate(zip(self._layers, self.h, self._move_h, strict=True)):
             weight = observation.gradients.bottoms[worker][f"{layer.name}.weight"].to(h)
@@ -133,7 +133,7 @@ class CafeAttack:
     def _step_three(self, observation: Observation, share: float) -> float:
         """The last two lines of Algorithms 3 and 4."""
         rows, _ = self._rows(observation)
-        lr = cosine(self._options.lr_three, self._options.final_three, share)
+        lr = cosine_decay(self._options.lr_three, self._options.final_three, share)
         moved = self._objective(observation, [x[rows] for x in self.x], self.y[rows], [h[rows] for h in self.h])
         for x, move, gradient in zip(self.x, self._move_x, moved.slices, strict=True):
             move.step(x, rows, gradient, lr)

@@ -39,6 +39,6 @@ def scaled(lr: float, curvature: float) -> float:
     return lr / curvature if curvature > 0.0 else 0.0
 
 
-def cosine(lr: float, final: float, share: float) -> float:
+def cosine_decay(lr: float, final: float, share: float) -> float:
     """Return the learning rate after this share of a step's rounds, falling to `final` of the first along a cosine."""
     return lr * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(max(share, 0.0), 1.0))))

@@ -14,7 +14,7 @@ from vfl.models.stem import dense_functions, stem
 from vfl.observation import Setting
 
 ALTERED = 1e-3
-"""A median certificate above this is not rounding: somebody changed the gradients."""
+"""A median certificate above this is not rounding: a worker changed its gradients."""
 
 
 def notes_on_gradients(cells: Sequence[Cell], certificates: Tensor, noisy: bool, solved: Sequence[Solved]) -> list[str]:

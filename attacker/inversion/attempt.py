@@ -53,12 +53,22 @@ class Chunk:
         if self.number is None:
             x, residual = polish(objective, best, self.options, tick)
         else:
-            x, residual = attempt(objective, best, self.samples, self.number, problem.seed, self.options, tick)
+            x, residual = attempt(
+                objective, best, self.samples,
+                number=self.number, seed=problem.seed, options=self.options, tick=tick,
+            )  # fmt: skip
         return x.cpu(), residual.cpu()
 
 
 def attempt(
-    objective: Goal, best: Tensor, samples: Tensor, number: int, seed: int, options: InversionOptions, tick: Tick
+    objective: Goal,
+    best: Tensor,
+    samples: Tensor,
+    *,
+    number: int,
+    seed: int,
+    options: InversionOptions,
+    tick: Tick,
 ) -> tuple[Tensor, Tensor]:
     """Return data and residuals of attempt number 0, 1, …; `best` (samples, *shape) is what there is so far."""
     middle = best if repairs(number) else nothing_known(best)

@@ -1,22 +1,33 @@
-"""Where the chunks of step III are worked on: on this machine's cores, or all over a Ray cluster."""
+"""Where the chunks of step III are worked on: on this machine's cores, or all over a Ray cluster.
 
+There they are tasks of a core each, on one thread as they are here: so the numbers are the same. A node that is lost
+takes its chunks with it, and Ray starts those again elsewhere.
+"""
+
+import contextlib
 from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from attacker.inversion.attempt import Chunk
-from attacker.inversion.on_ray import on_ray
-from attacker.inversion.options import InversionOptions
-from attacker.inversion.parallel import in_parallel
+from attacker.inversion.attempt import Chunk, Problem
+from attacker.inversion.options import ADDRESS, InversionOptions
+from attacker.inversion.parallel import PULSE, in_parallel
+from vfl.cluster import connect, largest
+from vfl.errors import RunFailedError, UserError
+
+LOST_NODES = 5
+"""How often a chunk is started again because its node was lost."""
+
+Done = tuple[Tensor, Tensor]
 
 
-def spread(
-    chunks: Sequence[Chunk], options: InversionOptions
-) -> Generator[list[tuple[int, tuple[Tensor, Tensor]]], None, None]:
+def spread(chunks: Sequence[Chunk], options: InversionOptions) -> Generator[list[tuple[int, Done]], None, None]:
     """Yield, many times a second, the (number, result) of chunks that are done since; closing it stops the others."""
     if options.engine == "ray":
-        return on_ray(chunks, options.address)
+        return _on_ray(chunks, options.address)
     return in_parallel(chunks, _threads(chunks))
 
 
@@ -24,3 +35,55 @@ def _threads(chunks: Sequence[Chunk]) -> int:
     """Return how many at a time: on a graphics card one, which fills it."""
     fills = any(torch.device(chunk.problem.device).type != "cpu" for chunk in chunks)
     return 1 if fills else torch.get_num_threads()
+
+
+def _on_ray(chunks: Sequence[Chunk], address: str | None) -> Generator[list[tuple[int, Done]], None, None]:
+    ray = connect(address, ADDRESS)
+    waiting: dict[Any, int] = {}
+    try:
+        waiting.update(_submit(ray, chunks))
+        while waiting:
+            ended = ray.wait(list(waiting), num_returns=len(waiting), timeout=PULSE)[0]
+            yield [(waiting.pop(reference), _result(ray, reference)) for reference in ended]
+    finally:
+        for reference in waiting:
+            with contextlib.suppress(Exception):  # whatever became of the cluster, this one is not wanted any more
+                ray.cancel(reference, force=True)
+
+
+def _submit(ray: Any, chunks: Sequence[Chunk]) -> dict[Any, int]:
+    gpus = int(any(torch.device(chunk.problem.device).type == "cuda" for chunk in chunks))
+    for resource, needed in (("CPU", 1), ("GPU", gpus)):
+        if largest(ray, resource) < needed:
+            raise UserError(f"{ADDRESS}: no node of the cluster has a {resource} to give")
+    task = ray.remote(max_retries=LOST_NODES, num_cpus=1, num_gpus=gpus)(_work_there)
+    problems = {id(chunk.problem): chunk.problem for chunk in chunks}
+    # to each node once, not with every chunk
+    sent = {key: ray.put(_anywhere(problem)) for key, problem in problems.items()}
+    return {
+        task.remote(
+            sent[id(chunk.problem)], chunk.options, chunk.samples, chunk.targets, chunk.best, chunk.number,
+            chunk.parameters,
+        ): number
+        for number, chunk in enumerate(chunks)
+    }  # fmt: skip
+
+
+def _anywhere(problem: Problem) -> Problem:
+    """Return the problem for any node: the graphics card that a task is given is the only one it sees."""
+    return replace(problem, device=torch.device(problem.device).type)
+
+
+def _work_there(problem: Problem, *rest: Any) -> Done:
+    torch.set_num_threads(1)
+    return Chunk(problem, *rest)(lambda: None)
+
+
+def _result(ray: Any, reference: Any) -> Done:
+    try:
+        x, residual = ray.get(reference)
+    except ray.exceptions.RayTaskError as error:  # what failed here would have failed locally, in the same words
+        raise (error.cause if isinstance(error.cause, Exception) else error) from None
+    except ray.exceptions.RayError as error:
+        raise RunFailedError(f"Ray gave step III up: {str(error).strip().splitlines()[0]}") from None
+    return x, residual

@@ -36,7 +36,7 @@ class MatchingAttack:
             random = generator(setting.seed, f"guess of {self._name}", number)
             weight = len(component.tasks) if not component.tasks[0].each else component.problems
             counter = _Counter(progress, done, total, weight)
-            solution = solve(component, self._recipe, setting, self._engine, random, counter)
+            solution = solve(component, self._recipe, setting, self._engine, random=random, tick=counter)
             done += weight * self._recipe.iterations
             progress("matching gradients", done, total)
             x[component.samples], labels[component.samples] = solution.x, solution.labels

@@ -65,7 +65,7 @@ class Engine:
         self.norms = tuple(
             module for bottom in self._bottoms for module in bottom.modules() if isinstance(module, FixedBatchNorm)
         )
-        """The batch-norm layers whose statistics everybody knows, worker after worker."""
+        """The batch-norm layers whose statistics are constants of the model, worker after worker."""
         self._shapes = [box.shape for box in setting.boxes]
         self._at_once: bool | None = None
 

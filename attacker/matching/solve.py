@@ -57,6 +57,7 @@ def solve(
     recipe: Recipe,
     setting: Setting,
     engine: Engine,
+    *,
     random: torch.Generator,
     tick: Callable[[], None],
 ) -> Solution:
@@ -166,12 +167,12 @@ class _Search:
                 rows = task.gradients if task.each else tuple(gradient[None] for gradient in task.gradients)
                 labels[task.rows] = labelling.one_label_each(self._engine, rows)
                 continue
-            new = task.rows[labels[task.rows] < 0]  # those of an earlier round keep what it told
+            new = task.rows[labels[task.rows] < 0]  # those of an earlier round keep what it showed
             slices = self._cut(x[task.rows].reshape(-1, *self._sample_shape))
             uniform = x.new_full((len(task.rows), self._setting.classes), 1 / self._setting.classes)
             predicted = task.guess(self._engine, slices, uniform).logits.detach().softmax(1)
-            told = labelling.batch_labels(self._engine, task.gradients, predicted)
-            labels[new] = _without(told, labels[task.rows])[: len(new)]
+            read = labelling.batch_labels(self._engine, task.gradients, predicted)
+            labels[new] = _without(read, labels[task.rows])[: len(new)]
         return labels
 
     def _optimised_labels(self, chosen: Tensor) -> Tensor:
@@ -182,10 +183,10 @@ class _Search:
         return labels
 
 
-def _without(told: Tensor, known: Tensor) -> Tensor:
+def _without(read: Tensor, known: Tensor) -> Tensor:
     """Return the labels of a batch without those that are known already, as far as they occur."""
-    rest = told.tolist()
+    rest = read.tolist()
     for label in known.tolist():
         if label in rest and label >= 0:
             rest.remove(label)
-    return torch.tensor(rest, device=told.device, dtype=told.dtype)
+    return torch.tensor(rest, device=read.device, dtype=read.dtype)

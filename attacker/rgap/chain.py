@@ -1,14 +1,13 @@
 """A model as the chain of its layers, read off its trace; what R-GAP cannot invert is refused by name."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 
-from attacker.rgap.activations import Activation, LeakyReLU, ReLU, Sigmoid, Tanh
 from vfl.errors import UserError
 from vfl.partition import Shape
 
@@ -16,6 +15,56 @@ CHAINS = (
     "it inverts chains of nn.Linear, nn.Conv2d, ReLU, LeakyReLU, Sigmoid, Tanh and Flatten "
     "(strided_cnn and mlp are such models)"
 )
+
+
+class Activation(Protocol):
+    """An activation function seen from behind: it can be inverted, at least in part."""
+
+    def invert(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the input z that gave the output a, and the derivative there; where that is 0, z is unknown."""
+
+
+@dataclass(frozen=True)
+class ReLU:
+    """Tells its input where it is positive."""
+
+    def invert(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a, and 1 where it is positive: outputs below zero are errors, and show how large those are."""
+        noise = torch.maximum(-3 * a.min(), 1e-7 * a.max())
+        return a, (a > noise).to(a.dtype)
+
+
+@dataclass(frozen=True)
+class LeakyReLU:
+    """Tells its input everywhere."""
+
+    slope: float
+
+    def invert(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the input and the derivative."""
+        return torch.where(a < 0, a / self.slope, a), torch.where(a < 0, self.slope, 1.0).to(a.dtype)
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """Tells its input where it is not saturated."""
+
+    def invert(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the input and the derivative."""
+        a = a.clamp(1e-9, 1 - 1e-9)
+        return torch.logit(a), a * (1 - a)
+
+
+@dataclass(frozen=True)
+class Tanh:
+    """Tells its input where it is not saturated."""
+
+    def invert(self, a: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the input and the derivative."""
+        a = a.clamp(-1 + 1e-9, 1 - 1e-9)
+        return torch.atanh(a), 1 - a.square()
+
+
 Layer = nn.Linear | nn.Conv2d | Activation | None
 
 

@@ -31,7 +31,7 @@ def linear_input(weight_gradient: Tensor, k: Tensor) -> Tensor:
 
 
 def convolution_input(
-    layer: nn.Conv2d, weight: Tensor, weight_gradient: Tensor, shape: Shape, z: Tensor, slope: Tensor, k: Tensor
+    layer: nn.Conv2d, weight: Tensor, weight_gradient: Tensor, shape: Shape, *, z: Tensor, slope: Tensor, k: Tensor
 ) -> Tensor:
     """Return the input (of this shape) of a convolution by least squares.
 

@@ -66,6 +66,6 @@ def _convolution(step: Step, layer: nn.Conv2d, parameters: Tensors, gradients: T
     z = point.value if bias is None else point.value - bias.double()[:, None, None]
     slope = torch.ones_like(z) if point.slope is None else point.slope
     own = gradients[step.parameter("weight")].double()
-    x = convolution_input(layer, weight, own, step.inputs, z, slope, point.k)
+    x = convolution_input(layer, weight, own, step.inputs, z=z, slope=slope, k=point.k)
     back = conv2d_input((1, *step.inputs), weight, point.k[None], layer.stride, layer.padding, layer.dilation)
     return Point(x, None, back[0])

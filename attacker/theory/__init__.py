@@ -35,4 +35,6 @@ class Theory(AttackPlugin):
         inversion = self.inversion if self.step_three else None
         if inversion is not None:
             inversion.check_engine()
-        return TheoryAttack(setting, self.disaggregate, self.rounds, self.samples, inversion)
+        return TheoryAttack(
+            setting, disaggregate=self.disaggregate, rounds=self.rounds, samples=self.samples, inversion=inversion
+        )

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from attacker.disaggregate import Collector, Problem
+from attacker.exact.workers.labels import Network
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
 from attacker.least_squares import first_layers
@@ -20,6 +21,7 @@ class TheoryAttack:
     def __init__(
         self,
         setting: Setting,
+        *,
         disaggregate: bool,
         rounds: int | None,
         samples: int | None,
@@ -83,7 +85,8 @@ class TheoryAttack:
             candidates(own[f"{name}.weight"], own[f"{name}.bias"], size)
             for own, name in zip(problem.gradients.bottoms, names, strict=True)
         ]
-        return join(found, size, self._bottoms, names, [box.shape for box in self._setting.boxes], self._top)
+        shapes = [box.shape for box in self._setting.boxes]
+        return join(found, size, Network(self._bottoms, names, shapes, self._top))
 
     def _step_three(self, h: list[Tensor], samples: Tensor, slices: list[Tensor], progress: Progress) -> None:
         """Fill in the slices of these samples: h itself where the layer sees the data, else by inversion."""

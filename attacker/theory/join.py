@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from attacker.exact.steps12.cells import Cell
+from attacker.exact.workers.labels import Network
 from attacker.exact.workers.pairing import Equations, equations, match
 from attacker.exact.workers.tails import Tail, run_tail, top_jacobian
 from attacker.exact.workers.tuples import Forward, rearrange
 from attacker.theory.exclusive import Candidates
-from vfl.partition import Shape
 
 UNSURE = 1e-4
 """A certificate above this is no evidence: rounding gives 1e-6, and among many combinations some fit by chance."""
@@ -40,16 +40,10 @@ class Batch:
     """Whether the workers' candidates could be compared."""
 
 
-def join(
-    found: Sequence[Candidates],
-    batch: int,
-    bottoms: Sequence[nn.Module],
-    layers: Sequence[str],
-    shapes: Sequence[Shape],
-    top: nn.Module,
-) -> Batch:
-    """Arrange the candidates of all workers so that row n is the same sample everywhere; the models are float64."""
-    parts = zip(bottoms, layers, shapes, found, strict=True)
+def join(found: Sequence[Candidates], batch: int, network: Network) -> Batch:
+    """Arrange the candidates of all workers so that row n is the same sample everywhere."""
+    top = network.top
+    parts = zip(network.bottoms, network.layers, network.shapes, found, strict=True)
     tails = [run_tail(bottom, layer, shape, own.h) for bottom, layer, shape, own in parts]
     jacobians = top_jacobian(top, [tail.z.shape[1] for tail in tails])
     if jacobians is None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacker.cafe.optimiser import RowSGD, cosine, scaled
+from attacker.cafe.optimiser import RowSGD, cosine_decay, scaled
 from attacker.cafe.steps import Phases, inputs_objective, outputs_objective, total_variation, truncated
 from attacker.interface import silent
 from attacker.least_squares import LeastSquares
@@ -118,9 +118,9 @@ def test_sgd_scaled_by_the_curvature_solves_a_batch_at_rate_one():
 
 
 def test_the_rate_falls_to_its_share_and_stays_there():
-    rates = [cosine(0.1, 0.02, share) for share in (0.0, 0.5, 1.0, 2.0)]
+    rates = [cosine_decay(0.1, 0.02, share) for share in (0.0, 0.5, 1.0, 2.0)]
     assert rates == pytest.approx([0.1, 0.051, 0.002, 0.002])
-    assert cosine(0.1, 1.0, 0.7) == pytest.approx(0.1)
+    assert cosine_decay(0.1, 1.0, 0.7) == pytest.approx(0.1)
 
 
 # Total variation

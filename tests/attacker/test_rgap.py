@@ -187,10 +187,12 @@ def test_a_convolutions_input_follows_from_its_outputs_and_its_gradient(stride, 
     (gradient,) = torch.autograd.grad(z, layer.weight, k)
     z, weight = z.detach()[0], layer.weight.detach()
     all_known = torch.ones_like(z)
-    found = convolution_input(layer, weight, gradient, (2, 7, 6), z, all_known, k[0])
+    found = convolution_input(layer, weight, gradient, (2, 7, 6), z=z, slope=all_known, k=k[0])
     assert torch.allclose(found, x[0], atol=1e-8)
     unknown = (torch.rand(z.shape, generator=random) < 0.3).double()
-    found = convolution_input(layer, weight, gradient, (2, 7, 6), torch.where(unknown > 0, z, 99.0), unknown, k[0])
+    found = convolution_input(
+        layer, weight, gradient, (2, 7, 6), z=torch.where(unknown > 0, z, 99.0), slope=unknown, k=k[0]
+    )
     assert torch.allclose(found, x[0], atol=1e-6)
 
 

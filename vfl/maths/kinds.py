@@ -25,7 +25,7 @@ def kind_of(tensor: Tensor) -> Kind:
 
 
 def described(thing: object) -> str:
-    """Return what somebody's thing is, in a few words."""
+    """Return what a plug-in handed over, in a few words."""
     if isinstance(thing, Tensor):
         return str(kind_of(thing))
     return f"{type(thing).__module__}.{type(thing).__name__}".removeprefix("builtins.")

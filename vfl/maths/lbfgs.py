@@ -148,14 +148,14 @@ SHORT_HISTORY = 10
 
 @dataclass(frozen=True)
 class Halving:
-    """Where each row is, and what its last steps have told; `step` returns where it is next."""
+    """Where each row is, and what its last steps have shown; `step` returns where it is next."""
 
     x: Tensor
     value: Tensor
     gradient: Tensor
     size: Tensor
     scale: Tensor
-    """The inverse Hessian's, as long as no step has told it."""
+    """The inverse Hessian's, as long as no step has shown it."""
     memories: tuple[Memory, ...] = ()
 
     def rows(self, keep: Tensor) -> "Halving":

@@ -132,7 +132,10 @@ def _matched(trail: Trail, unsettled: Unsettled, seed: int, options: InversionOp
         for some in wrong[residual[wrong].argsort(stable=True)].tensor_split([TRIAL]):
             if len(some) == 0:
                 break
-            again, left = attempt(goal.rows(some), found[some], unsettled.samples[some], number, seed, options, tick)
+            again, left = attempt(
+                goal.rows(some), found[some], unsettled.samples[some],
+                number=number, seed=seed, options=options, tick=tick,
+            )  # fmt: skip
             better = left < residual[some]
             found[some[better]], residual[some[better]] = again[better], left[better]
             if not bool((left <= options.acceptable).any()):

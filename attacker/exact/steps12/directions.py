@@ -11,7 +11,7 @@ from torch import Tensor
 from attacker.exact.steps12.cells import Cell, cells_by_round
 from attacker.exact.steps12.cone import separate_all
 from attacker.exact.steps12.factors import Factors
-from attacker.exact.steps12.sparse import are_samples, complete
+from attacker.exact.steps12.sparse import are_samples, complete_rays
 from attacker.exact.steps12.subspaces import Side, cell_subspaces, cell_subspaces_by_outputs, inputs_side, sharpen
 
 SAME = 5e-5
@@ -71,7 +71,7 @@ def _checked(subspace: Tensor, rays: Tensor | None, noise: float) -> Tensor:
     """Return rays that are samples', as far as such are found."""
     several = subspace.shape[1] > 1
     if several and (rays is None or not bool(are_samples(subspace, rays, noise).all())):
-        rays = complete(subspace, rays, noise)
+        rays = complete_rays(subspace, rays, noise)
     return rays if rays is not None else subspace[:, :0]
 
 

@@ -28,6 +28,7 @@ def add_remainders(
     cells: Sequence[Cell],
     batches: Sequence[Tensor],
     factors: Sequence[Factors],
+    *,
     sides: Sequence[Side],
     parts: Sequence[Parts],
     pairs: Pairs,
@@ -42,7 +43,7 @@ def add_remainders(
         missing = [n for n in batch.tolist() if directions.of[n] < 0]
         if not missing or parts[t].hidden.shape[1] == 0:
             continue
-        rays, error = _rays(directions, batch, factors[t], parts[t], pairs.sums[t], pairs.inverse, v)
+        rays, error = _rays(directions, batch, factors[t], parts[t], sums=pairs.sums[t], inverse=pairs.inverse, v=v)
         if rays is None:
             continue
         away = torch.ones(len(missing), rays.shape[1])
@@ -66,7 +67,7 @@ def add_remainders(
 
 
 def _rays(
-    directions: Directions, batch: Tensor, factors: Factors, part: Parts, sums: Tensor, inverse: Tensor, v: Tensor
+    directions: Directions, batch: Tensor, factors: Factors, part: Parts, *, sums: Tensor, inverse: Tensor, v: Tensor
 ) -> tuple[Tensor | None, float]:
     """Return the unit vectors of the samples that a batch has besides the known ones, and their error."""
     known = sums.clone()

@@ -51,7 +51,7 @@ def solve(
         v = sample_v(cells, directions, parts, pairs, cut_off(h) if incomplete and cut_off else None)
         if left == 0 or int(directions.of.min()) >= 0:
             break
-        more = add_remainders(directions, cells, batches, factors, sides, parts, pairs, v)
+        more = add_remainders(directions, cells, batches, factors, sides=sides, parts=parts, pairs=pairs, v=v)
         if more is directions:
             break
         directions = more

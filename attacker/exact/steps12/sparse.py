@@ -23,7 +23,7 @@ def are_samples(basis: Tensor, vectors: Tensor, noise: float) -> Tensor:
     return found
 
 
-def complete(basis: Tensor, vectors: Tensor | None, noise: float) -> Tensor | None:
+def complete_rays(basis: Tensor, vectors: Tensor | None, noise: float) -> Tensor | None:
     """Return the samples' unit vectors (space, k): the right ones of `vectors` and those that linear programs find.
 
     Among the non-negative vectors of the subspace the program takes the one that is largest at a coordinate for its
