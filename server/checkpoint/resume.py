@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from vfl.errors import InterruptedRunError, UserError
 from vfl.files.tensor_file import DamagedError
 from vfl.folder import clear_run
 from vfl.folder.record import Record
+from vfl.folder.schema import flat
 from vfl.folder.summary import Disturbance
 from vfl.folder.transcript import Transcript, TranscriptWriter, forget_after
 from vfl.observation import Setting
@@ -176,8 +176,8 @@ def check_drawn(resumed: Resumed, drawn: Drawn) -> None:
 
 
 def _compare(config: RunConfig, state: State, path: Path) -> None:
-    here = _flat(json.loads(config.model_dump_json()))
-    there = _flat(state.config)
+    here = dict(flat(json.loads(config.model_dump_json())))
+    there = dict(flat(state.config))
     # An attack changes no round; but one that begins in the middle has not seen the rounds before.
     without_attack = config.attack.name == "none"
     for key in sorted({*here, *there}):
@@ -187,16 +187,6 @@ def _compare(config: RunConfig, state: State, path: Path) -> None:
                 f"--resume: {key} is {json.dumps(here.get(key))} in the config and was {json.dumps(there.get(key))} "
                 f"when {path} was made: take the config of then, or start without --resume"
             )
-
-
-def _flat(tree: Any, at: str = "") -> dict[str, Any]:
-    """Return a config's values by their dotted keys."""
-    if not isinstance(tree, dict) or not tree:
-        return {at: tree}
-    flat: dict[str, Any] = {}
-    for name, child in tree.items():
-        flat |= _flat(child, f"{at}.{name}" if at else name)
-    return flat
 
 
 def _checked(

@@ -82,6 +82,15 @@ def value_at(part: Any, key: str) -> Any:
     return part
 
 
+def flat(tree: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield what is in a tree by its dotted keys, lists whole."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
 def as_json(part: BaseModel) -> dict[str, Any]:
     """Return what is written of a model: the keys that were set, with null for numbers that JSON cannot write."""
     found: dict[str, Any] = _writable(part.model_dump(mode="json", exclude_unset=True))
@@ -91,8 +100,10 @@ def as_json(part: BaseModel) -> dict[str, Any]:
 def _writable(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _writable(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_writable(one) for one in value]
+    return [_writable(one) for one in value] if isinstance(value, list) else _finite(value)
+
+
+def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -120,11 +131,7 @@ def _unusual(found: Any) -> str | None:
     return f"it nests deeper than {DEPTH}"
 
 
-def _known(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _point(value: Any) -> Any:
+def _or_nan(value: Any) -> Any:
     return math.nan if value is None else value
 
 
@@ -136,9 +143,9 @@ def _drawable(value: float) -> float:
 
 Count = Annotated[int, Field(strict=True, ge=0, le=1 << 53)]
 Finite = Annotated[float, Field(strict=True, ge=-LARGEST, le=LARGEST)]
-Measure = Annotated[Finite | None, BeforeValidator(_known)]
+Measure = Annotated[Finite | None, BeforeValidator(_finite)]
 """A number, None where there is none or it is not finite."""
-Point = Annotated[float, Field(strict=True), BeforeValidator(_point), AfterValidator(_drawable)]
+Point = Annotated[float, Field(strict=True), BeforeValidator(_or_nan), AfterValidator(_drawable)]
 """A number of a curve: NaN here, and null in the file, where it is not finite."""
 Some = Annotated[list[T], Field(fail_fast=True)]
 Word = str | int | float | bool | None

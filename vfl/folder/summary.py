@@ -122,18 +122,8 @@ class ColumnScore(Part):
 
 
 class LedgerWords(Part):
-    """What the recovery rests on."""
+    """What the recovery rests on, as the attack's ledger has it (`vfl.recovery.Ledger`), and in words."""
 
-    rounds: Word = None
-    """The rounds whose gradients were used, as spans."""
-    versions: Word = None
-    shown: Word = None
-    indices: Word = None
-    parameters: Word = None
-    labels: Word = None
-    learning_rate: Word = None
-    other: Some[Word] | None = None
-    count: Word = None
     sentence: str | None = None
 
 
@@ -195,7 +185,7 @@ class Defence(Part):
     warning: Word = None
 
 
-class RowsRead(Part):
+class RowsRead(Live):
     """How many rows a file has, and how many of them are left out, before rows are joined."""
 
     model_config = ConfigDict(frozen=True)

@@ -16,13 +16,15 @@ NEEDED = {"sweep", "rows", "pivot", "planned", "versions"}
 
 
 class Place(Part):
-    """A place of a sweep's table."""
+    """A place of a sweep's table: the mean over its cells that are done."""
 
     state: str
+    """done, failed, not run or skipped."""
     value: Finite | None
     cells: Some[str]
     """The names of its cells, run or not."""
-    text: Word
+    text: str
+    """The value, or why there is none."""
 
 
 class Best(Part):

@@ -11,7 +11,7 @@ from typing import Any
 
 from vfl.errors import UserError
 from vfl.files import is_own, write_text
-from vfl.folder.schema import as_json
+from vfl.folder.schema import as_json, flat
 from vfl.folder.summary import Summary
 from vfl.report.folder import RunFolder, read_run
 
@@ -55,7 +55,7 @@ def scores(summary: Summary) -> list[Row]:
     numbers = {key: value for key, value in as_json(summary).items() if key != "config"}
     return [
         {"name": name, "value": value}
-        for name, value in _flat(numbers)
+        for name, value in flat(numbers)
         if isinstance(value, int | float) and not isinstance(value, bool)
     ]
 
@@ -97,7 +97,7 @@ def _log(client: Any, made: str, run: RunFolder) -> None:
     from mlflow.entities import Metric, Param
 
     now = int(time.time() * 1000)
-    config = [Param(name, str(value)[:LONGEST_PARAMETER]) for name, value in _flat(run.summary.config.whole)]
+    config = [Param(name, str(value)[:LONGEST_PARAMETER]) for name, value in flat(run.summary.config.whole)]
     metrics = [Metric(name, value, now, step) for name, value, step in _metrics(run.summary)]
     for start in range(0, len(metrics), MOST_METRICS):
         client.log_batch(made, metrics=metrics[start : start + MOST_METRICS])
@@ -116,15 +116,6 @@ def _metrics(summary: Summary) -> Iterator[tuple[str, float, int]]:
                 yield name, float(value), row["round"]
     for row in scores(summary):
         yield row["name"], float(row["value"]), summary.rounds
-
-
-def _flat(tree: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what is in a tree as `a.b`, lists whole."""
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def _write(path: Path, rows: Sequence[Row]) -> Path:

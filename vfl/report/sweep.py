@@ -57,9 +57,9 @@ def _entry(entry: Place, rows: dict[str, CellRow], norm: Normalize, folder: Path
     there = [rows[name] for name in entry.cells if name in rows]
     link = _link(folder, there[0]) if len(there) == 1 else ""
     if entry.value is None:
-        return Entry(str(entry.text), link=link, state=entry.state)
+        return Entry(entry.text, link=link, state=entry.state)
     colour = colormaps["viridis"](float(norm(entry.value)))
-    return Entry(str(entry.text), _hex(colour), "#000" if is_bright(colour) else "#fff", link)
+    return Entry(entry.text, _hex(colour), "#000" if is_bright(colour) else "#fff", link)
 
 
 def _link(folder: Path, row: CellRow) -> str:

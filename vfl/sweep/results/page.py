@@ -8,13 +8,13 @@ from typing import Any
 
 from vfl.errors import UserError
 from vfl.files import write_text
-from vfl.folder.schema import Number
+from vfl.folder.sweep_results import Place
 from vfl.sweep.file import PaperConfig, read_sweep
 from vfl.sweep.plan import Plan, load_plan
 from vfl.sweep.results.curves import save_curves
 from vfl.sweep.results.kept import experiments, fitting, read_results, rows_of
 from vfl.sweep.results.numbers import NUMBERS
-from vfl.sweep.results.table import Entry, Rows, Table, pivot
+from vfl.sweep.results.table import Rows, Table, pivot
 from vfl.sweep.results.text import as_markdown
 
 SIZES = ("paper", "small")
@@ -111,11 +111,11 @@ def _add_columns(grid: list[list[str]], table: Table, columns: Sequence[str], pl
         grid[0].append(f"{column}: {table.number.title}" if named else column)
         for row, line in zip(grid[1:], table.lines, strict=True):
             printed = plan.paper.printed(line.name, column, plan.table.value).get(table.number.key)
-            row.append(_both(line.entries[at], printed, table.number))
+            row.append(_both(line.entries[at], printed))
 
 
-def _both(entry: Entry, theirs: float | None, number: Number) -> str:
-    return entry.text(number) + (f" ({theirs:g})" if theirs is not None and entry.state != "skipped" else "")
+def _both(entry: Place, theirs: float | None) -> str:
+    return entry.text + (f" ({theirs:g})" if theirs is not None and entry.state != "skipped" else "")
 
 
 def _made_by(row: dict[str, Any]) -> str:

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from vfl.files import write_atomically
+from vfl.folder.sweep_results import Place
 from vfl.report.figures import is_bright
-from vfl.sweep.results.table import Entry, Table
+from vfl.sweep.results.table import Table
 
 logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it talks of its font cache otherwise
 
@@ -33,7 +34,7 @@ def save_heatmap(path: Path, name: str, table: Table) -> None:
     scale = ScalarMappable(_scale(table), COLOURS)
     for y, line in enumerate(table.lines):
         for x, entry in enumerate(line.entries):
-            _paint(axes, (x, y), entry, text=entry.text(table.number), scale=scale)
+            _paint(axes, (x, y), entry, scale)
     _label(axes, name, table)
     bar = figure.colorbar(scale, ax=axes, label=table.number.title, pad=0.02)
     if table.baseline is not None and scale.norm.vmin is not None:
@@ -66,18 +67,18 @@ def _scale(table: Table) -> Normalize:
     return Normalize(low - margin, high + margin)
 
 
-def _paint(axes: Axes, at: tuple[int, int], entry: Entry, *, text: str, scale: ScalarMappable) -> None:
+def _paint(axes: Axes, at: tuple[int, int], entry: Place, scale: ScalarMappable) -> None:
     corner = (at[0] - 0.5, at[1] - 0.5)
     if entry.value is None:
         hatch = "////" if entry.state == "failed" else None
         face = {"failed": "0.85", "skipped": "white"}.get(entry.state, "0.92")
         axes.add_patch(Rectangle(corner, 1, 1, facecolor=face, edgecolor="0.65", hatch=hatch, linewidth=0))
         boxed = {"facecolor": face, "edgecolor": "none", "pad": 2}
-        axes.text(*at, text, ha="center", va="center", color="0.3", fontsize=8, bbox=boxed)
+        axes.text(*at, entry.text, ha="center", va="center", color="0.3", fontsize=8, bbox=boxed)
         return
     colour = scale.to_rgba(np.array([entry.value]))[0]
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, linewidth=0))
-    axes.text(*at, text, ha="center", va="center", color="black" if is_bright(colour) else "white")
+    axes.text(*at, entry.text, ha="center", va="center", color="black" if is_bright(colour) else "white")
 
 
 def _label(axes: Axes, name: str, table: Table) -> None:

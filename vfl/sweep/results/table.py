@@ -2,36 +2,18 @@
 
 import itertools
 from dataclasses import dataclass
-from typing import Literal
 
 from vfl.folder.schema import Number
-from vfl.folder.sweep_results import Best
+from vfl.folder.sweep_results import Best, Place
 from vfl.sweep.cell import Row
 from vfl.sweep.plan import Cell, Plan
 from vfl.sweep.results.numbers import NUMBERS
 
-State = Literal["done", "failed", "not run", "skipped"]
 Rows = dict[str, Row]
 """The rows that there are so far, by the cells' names."""
 
 PRICE = ("train.loss_end", "train.test_accuracy", "seconds.round", "bytes.round")
 """What a row costs those who train, measured in its cells without an attack."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One place of the table: the mean over its cells that are done."""
-
-    state: State
-    value: float | None = None
-    cells: tuple[str, ...] = ()
-    """The names of its cells, run or not."""
-
-    def text(self, number: Number) -> str:
-        """Write the value, or why there is none."""
-        if self.state != "done":
-            return "·" if self.state == "skipped" else self.state
-        return "no value" if self.value is None else number.text(self.value)
 
 
 @dataclass(frozen=True)
@@ -41,7 +23,7 @@ class Line:
     name: str
     values: dict[str, str]
     """Its place on the axes of the rows."""
-    entries: tuple[Entry, ...]
+    entries: tuple[Place, ...]
     best: Best | None
     price: tuple[float | None, ...]
 
@@ -55,7 +37,7 @@ class Table:
     column_axis: str
     columns: tuple[str, ...]
     lines: tuple[Line, ...]
-    singles: tuple[tuple[str, Entry], ...]
+    singles: tuple[tuple[str, Place], ...]
     note: str
     baseline: float | None
     along: str | None = None
@@ -127,16 +109,18 @@ def _attacked(plan: Plan, values: dict[str, str], number: Number) -> bool:
     return bool(cells) and (attacked or not number.key.startswith("attack."))
 
 
-def _entry(cells: list[Cell], rows: Rows, number: Number) -> Entry:
+def _entry(cells: list[Cell], rows: Rows, number: Number) -> Place:
     there = [rows[cell.name] for cell in cells if cell.name in rows]
     done = [row for row in there if row.complete]
-    names = tuple(cell.name for cell in cells)
+    names = [cell.name for cell in cells]
     if done:
-        return Entry("done", _mean([row.numbers.get(number.key) for row in done]), names)
-    return Entry("failed" if there else "not run" if cells else "skipped", cells=names)
+        value = _mean([row.numbers.get(number.key) for row in done])
+        return Place(state="done", value=value, cells=names, text="no value" if value is None else number.text(value))
+    state = "failed" if there else "not run" if cells else "skipped"
+    return Place(state=state, value=None, cells=names, text="·" if state == "skipped" else state)
 
 
-def _best(entries: tuple[Entry, ...], columns: tuple[str, ...], number: Number) -> Best | None:
+def _best(entries: tuple[Place, ...], columns: tuple[str, ...], number: Number) -> Best | None:
     found = [Best(value=e.value, column=name) for e, name in zip(entries, columns, strict=True) if e.value is not None]
     choose = max if number.highest_is_best else min
     return choose(found, key=lambda best: best.value) if found else None

@@ -20,7 +20,7 @@ def markdown(name: str, table: Table, rows: Rows) -> str:
     if table.lines:
         parts.append(as_markdown(grid(table)))
     if table.singles:
-        singles = [[cell, entry.text(table.number)] for cell, entry in table.singles]
+        singles = [[cell, entry.text] for cell, entry in table.singles]
         parts.append(as_markdown([["cell", table.number.title], *singles]))
     parts += notes(table)
     failed = [f"- {_plain(cell)}: {_plain(row.error)}" for cell, row in rows.items() if not row.complete]
@@ -46,7 +46,7 @@ def print_table(table: Table) -> None:
     else:
         header = ["cell", table.number.title]
         body = []
-    body += [[cell, entry.text(table.number), *[""] * (len(header) - 2)] for cell, entry in table.singles]
+    body += [[cell, entry.text, *[""] * (len(header) - 2)] for cell, entry in table.singles]
     for number, title in enumerate(header):
         shown.add_column(Text(title), justify="right" if number else "left")
     for line in body:
@@ -64,7 +64,7 @@ def grid(table: Table) -> list[list[str]]:
     header += PRICE_TITLES if table.priced else ()
     lines = [header]
     for line in table.lines:
-        texts = [line.name, *(entry.text(table.number) for entry in line.entries)]
+        texts = [line.name, *(entry.text for entry in line.entries)]
         if several:
             texts.append(f"{table.number.text(line.best.value)} ({line.best.column})" if line.best else NOTHING)
         if table.priced:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vfl.files import write_text
-from vfl.folder.sweep_results import CellRow, Pivot, PivotLine, Place, SweepResults, save_results
+from vfl.folder.sweep_results import CellRow, Pivot, PivotLine, SweepResults, save_results
 from vfl.folder.versions import commit, versions
 from vfl.sweep.cell import Row
 from vfl.sweep.plan import Cell, Plan, cell_folder
@@ -84,10 +84,7 @@ def _pivot(table: Table) -> Pivot:
         lines=[
             PivotLine(
                 name=line.name,
-                entries=[
-                    Place(state=one.state, value=one.value, cells=list(one.cells), text=one.text(number))
-                    for one in line.entries
-                ],
+                entries=list(line.entries),
                 best=line.best,
                 price=[*price_texts(line)] if table.priced else [],
             )
