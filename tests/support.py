@@ -37,7 +37,7 @@ def setting_of(config: RunConfig) -> Setting:
 
 def run_in_processes(config: RunConfig, out: Path) -> list[Observation]:
     """Run a federation in real processes; return what its coordinator saw."""
-    run_federation(config, load_data(config), out, quiet=True)
+    run_federation(config, load_data(config), out)
     return list(Transcript(out / "transcript"))
 
 

@@ -53,7 +53,7 @@ def test_training_stays_right_when_workers_choose_the_rows(policy, tmp_path):
         defence={"name": "indices", "policy": policy},
         transcript=False,
     )
-    run_federation(config, load_data(config), tmp_path, quiet=True)
+    run_federation(config, load_data(config), tmp_path)
     assert summary_of(tmp_path)["train"]["test_accuracy"] > 0.7
 
 
@@ -87,7 +87,7 @@ def test_a_breaker_ends_the_run_before_its_samples_leak(tmp_path):
         defence={"workers": {1: BREAKER}},
         attack={"name": "exact"},
     )
-    run_federation(config, load_data(config), tmp_path, quiet=True)
+    run_federation(config, load_data(config), tmp_path)
     summary = summary_of(tmp_path)
     assert summary["withheld"].keys() == {"1"}
     stopped = summary["withheld"]["1"]

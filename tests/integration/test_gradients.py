@@ -64,7 +64,7 @@ def test_training_learns_and_is_evaluated_on_the_test_samples(tmp_path):
     )
     from vfl.local.launch import run_federation
 
-    run_federation(config, load_data(config), tmp_path, quiet=True)
+    run_federation(config, load_data(config), tmp_path)
     train = json.loads((tmp_path / "summary.json").read_text())["train"]
     assert train["loss_last"] < 0.5 * train["loss_first"]
     assert train["test_accuracy"] > 0.7
@@ -79,7 +79,7 @@ def test_frozen_parameters_cross_the_wire_once(tmp_path):
         run_in_folder = tmp_path / str(rounds)
         from vfl.local.launch import run_federation
 
-        run_federation(config, load_data(config), run_in_folder, quiet=True)
+        run_federation(config, load_data(config), run_in_folder)
         sizes[rounds] = json.loads((run_in_folder / "summary.json").read_text())["bytes"]
     assert sizes[6]["up"] > 2.9 * sizes[2]["up"]
     per_round = (sizes[6]["down"] - sizes[2]["down"]) / 4 / 4

@@ -106,7 +106,7 @@ def attacked(tmp_path_factory):
     out = tmp_path_factory.mktemp("attacked")
     config = horizontal(federation={"epochs": 4, "rounds": None, "batch_size": 4}, attack={"name": "exact"})
     data = load_data(config)
-    run_federation(config, data, out, quiet=True)
+    run_federation(config, data, out)
     score_run(out, config, data)
     return config, data, out
 
@@ -153,7 +153,7 @@ def test_exact_follows_samples_while_the_model_learns(tmp_path):
         federation={"epochs": 6, "rounds": None, "batch_size": 4}, attack={"name": "exact"}, training={"lr": 0.05},
     )  # fmt: skip
     data = load_data(config)
-    run_federation(config, data, tmp_path, quiet=True)
+    run_federation(config, data, tmp_path)
     attack = as_json(score_run(tmp_path, config, data).attack)
     assert attack["share_30db"] > 0.8
 
@@ -169,7 +169,7 @@ def test_cafe_gets_closer_than_a_guess(tmp_path):
         transcript=False,
     )  # fmt: skip
     data = load_data(config)
-    run_federation(config, data, tmp_path, quiet=True)
+    run_federation(config, data, tmp_path)
     attack = as_json(score_run(tmp_path, config, data).attack)
     assert attack["psnr_mean"] > attack["psnr_baseline"] + 3
 

@@ -105,7 +105,7 @@ def test_step_three_on_a_cluster_that_loses_a_node_finds_the_same_bits(cluster, 
     file.write_text(yaml.safe_dump({**ATTACKED, "attack": ATTACK}))
     config = load_config(file)
     data = load_data(config)
-    run_federation(config, data, tmp_path / "local", quiet=True)
+    run_federation(config, data, tmp_path / "local")
     score_run(tmp_path / "local", config, data)
     on_ray = ["attack.inversion.engine=ray", f"attack.inversion.address={cluster.address}"]
     node = cluster.second_node()

@@ -20,7 +20,7 @@ from vfl.config import load_config
 from vfl.datasets.slices import load_data
 from vfl.errors import CafeError, RunFailedError, UserError
 from vfl.folder.journal import Tail
-from vfl.local.launch import run_federation
+from vfl.local.launch import LaunchOptions, run_federation
 
 CONFIG = """
 seed: 3
@@ -44,7 +44,7 @@ def config(tmp_path_factory):
 def run(config: Path, out: Path, resume: bool = False, **changes) -> None:
     """`cafe run` without its scores and pictures: a federation in processes."""
     loaded = load_config(config, [f"{key}={value}" for key, value in changes.items()])
-    run_federation(loaded, load_data(loaded), out, quiet=True, resume=resume)
+    run_federation(loaded, load_data(loaded), out, LaunchOptions(resume=resume))
 
 
 @pytest.fixture(scope="module")

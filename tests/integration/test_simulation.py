@@ -55,7 +55,7 @@ def without_times(tree):
 def test_the_numbers_are_those_of_the_processes(case, tmp_path):
     config = small_config(**CASES[case])
     data = load_data(config)
-    run_federation(config, data, tmp_path / "processes", quiet=True)
+    run_federation(config, data, tmp_path / "processes")
     score_run(tmp_path / "processes", config, data)
     expected = vfl.load(tmp_path / "processes")
     rounds = []

@@ -38,7 +38,7 @@ def adult(tmp_path_factory):
     out = tmp_path_factory.mktemp("adult")
     config = config_of("adult")
     data = load_data(config)
-    run_federation(config, data, out, quiet=True)
+    run_federation(config, data, out)
     return out, as_json(score_run(out, config, data))
 
 

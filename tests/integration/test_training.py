@@ -54,7 +54,7 @@ def plain_rate(step: int) -> float:
 def test_a_federation_learns_what_a_plain_loop_learns(tmp_path):
     config = small_config(**TRAINED)
     data = load_data(config)
-    run_federation(config, data, tmp_path, quiet=True)
+    run_federation(config, data, tmp_path)
     found = train_of(tmp_path)
 
     model = whole_model(config.model, [(1, 4, 4)] * 4, 10, config.seed)
@@ -104,7 +104,7 @@ def test_sixteen_workers_learn_what_a_plain_loop_learns_over_200_rounds(tmp_path
         transcript=False,
     )
     data = load_data(config)
-    run_federation(config, data, tmp_path, quiet=True)
+    run_federation(config, data, tmp_path)
     found = train_of(tmp_path)
 
     def cut(x: torch.Tensor) -> list[torch.Tensor]:
@@ -193,14 +193,14 @@ def test_an_early_stop_is_a_success_and_the_attack_works_on_the_rounds_so_far(co
 def test_evaluations_need_test_samples(tmp_path):
     config = small_config(data={"name": "digits", "samples": 24, "test_samples": 0}, training={"evaluate_every": 2})
     with pytest.raises(UserError, match=r"training\.evaluate_every: there are no test samples"):
-        run_federation(config, load_data(config), tmp_path, quiet=True)
+        run_federation(config, load_data(config), tmp_path)
 
 
 def test_the_model_in_the_docs_loads_as_they_say(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "training.md").read_text()
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
     config = small_config(training={"lr": 0.1}, model={"name": "strided_cnn"})
-    run_federation(config, load_data(config), tmp_path / "runs" / "digits", quiet=True)
+    run_federation(config, load_data(config), tmp_path / "runs" / "digits")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(code, names)

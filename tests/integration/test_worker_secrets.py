@@ -88,7 +88,7 @@ def psnr_of(out: Path, attack: str, **federation: bool) -> float:
         transcript=False,
     )
     data = load_data(config)
-    run_federation(config, data, out, quiet=True)
+    run_federation(config, data, out)
     finish(out, config, data)
     return json.loads((out / "summary.json").read_text())["attack"]["psnr_mean"]
 

@@ -99,7 +99,7 @@ def bench_faults(out: Path | None, short: bool) -> None:
     config = _config(rounds)
     with tempfile.TemporaryDirectory(prefix="cafe-faults-") as folder:
         undisturbed, disturbed = Path(folder) / "undisturbed", Path(folder) / "disturbed"
-        run_federation(config, load_data(config), undisturbed, quiet=True)
+        run_federation(config, load_data(config), undisturbed)
         disturbed.mkdir()
         why = "--short" if short else why_no_hosts()
         with sigterm_as_ctrl_c():

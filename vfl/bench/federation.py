@@ -110,7 +110,7 @@ def _one_process_rate(case: FederationCase, data: Data) -> float:
 def federate(case: FederationCase, data: Data) -> Summary:
     """Return the summary of a run."""
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
-        run_federation(_config(case), data, Path(folder), quiet=True)
+        run_federation(_config(case), data, Path(folder))
         return load_summary(Path(folder))
 
 

@@ -67,7 +67,7 @@ def _steady(workers: int, rounds: int, console: Console) -> dict[str, Any]:
     config = _config(workers, rounds, training={"lr": 0.01}, transcript=True)
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
         with GrowthMeter(workers + 1, Path(folder)) as meter:
-            run_federation(config, load_data(config), Path(folder), quiet=True)
+            run_federation(config, load_data(config), Path(folder))
         summary = load_summary(Path(folder))
     last = max(range(1, workers), key=lambda m: meter.tenth(f"worker {m}", 10, rounds).memory)
     parties = {"coordinator": "coordinator", "label holder": "worker 0", "largest other worker": f"worker {last}"}
@@ -104,7 +104,7 @@ def _held_back(workers: int, rounds: int, console: Console) -> dict[str, Any]:
                 if held:
                     holding.start()
                 try:
-                    run_federation(config, load_data(config), Path(folder), quiet=True)
+                    run_federation(config, load_data(config), Path(folder))
                 finally:
                     over.set()
                     if held:
@@ -151,7 +151,7 @@ def _behind(rounds: int, console: Console) -> dict[str, Any]:
     """Let an attack fall behind: rounds wait for it on disk, and it sees them all in the end."""
     config = _config(4, rounds, attack={"name": "vfl.bench.load:Dawdler"})
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
-        run_federation(config, load_data(config), Path(folder), quiet=True)
+        run_federation(config, load_data(config), Path(folder))
         summary = load_summary(Path(folder))
     queue, growth = summary.attack.queue, summary.coordinator_memory.growth or 0
     seen = int(str(summary.attack.notes[0]))

@@ -107,7 +107,7 @@ def measure_run(config: RunConfig) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
         out, began = Path(folder), time.monotonic()
         with CostMeter(config.federation.workers + 1 + attacked) as meter:
-            run_federation(config, data, out, quiet=True)
+            run_federation(config, data, out)
             scoring = time.process_time()
             score_run(out, config, data)
             scoring = time.process_time() - scoring

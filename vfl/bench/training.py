@@ -76,7 +76,7 @@ def largest_difference(found: list[float], expected: list[float]) -> float:
 
 def _federation(config: RunConfig, data: Data) -> Trained:
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
-        run_federation(config, data, Path(folder), quiet=True)
+        run_federation(config, data, Path(folder))
         train = load_summary(Path(folder)).train
     assert train.test_accuracy is not None
     return Trained(train.losses, train.test_accuracy)

@@ -12,17 +12,29 @@ from vfl.cli.ending import finish, reported, show
 from vfl.cli.options import (
     REJOIN_SECONDS,
     UI_LISTEN,
+    Advertise,
+    AlignKey,
     Changes,
     ConfigFile,
     Insecure,
     Json,
+    KeyFile,
+    LabelAdvertise,
+    LabelListen,
+    LabelsFile,
     Out,
+    Psi,
     Quiet,
+    Referee,
     Resume,
+    StateFolder,
+    Threads,
     Tls,
     Ui,
     UiListen,
+    WorkerFile,
     check_address,
+    check_addresses,
     check_worker,
     results_folder,
 )
@@ -52,12 +64,13 @@ def run(
     warm_up(trains=not config.training.frozen)
     from vfl.cli.progress import RunProgress
     from vfl.datasets.slices import load_data
-    from vfl.local.launch import run_federation
+    from vfl.local.launch import LaunchOptions, run_federation
 
     with _page(ui, ui_listen, folder) as controls:
         data = load_data(config)
         with reported(folder), RunProgress(folder, config.federation.workers, quiet) as watch:
-            run_federation(config, data, folder, not (watch.live or ui), resume, controls)
+            options = LaunchOptions(estimates=watch.live or ui, resume=resume, controls=controls)
+            run_federation(config, data, folder, options)
             finish(folder, config, data)
         show(folder, quiet, as_json)
 
@@ -101,19 +114,10 @@ def serve(
     quiet: Quiet = False,
     as_json: Json = False,
     listen: Annotated[str, typer.Option(help="Where workers reach the coordinator, HOST:PORT.")] = "127.0.0.1:7000",
-    referee: Annotated[
-        bool, typer.Option("--referee", help="Simulation: load the data set afterwards and score the attack.")
-    ] = False,
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="With federation.label_holder coordinator: a file with the labels, as `cafe slice` writes."),
-    ] = None,
-    label_listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Where workers then reach the coordinator's label holder.")
-    ] = None,
-    label_advertise: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The address they are told, if it is not --label-listen's.")
-    ] = None,
+    referee: Referee = False,
+    labels: LabelsFile = None,
+    label_listen: LabelListen = None,
+    label_advertise: LabelAdvertise = None,
     tls: Tls = None,
     insecure: Insecure = False,
     resume: Resume = False,
@@ -122,28 +126,25 @@ def serve(
 ) -> None:
     """Start the coordinator alone; workers join with `cafe work`."""
     config = load_config(file, changes)
-    for name, address in (
-        ("--listen", listen),
-        ("--ui-listen", ui_listen),
-        ("--label-listen", label_listen),
-        ("--label-advertise", label_advertise),
-    ):
-        if address is not None:
-            check_address(address, name)
+    check_addresses({"--listen": listen, "--ui-listen": ui_listen})
+    check_addresses({"--label-listen": label_listen, "--label-advertise": label_advertise})
     from vfl.net.tls import COORDINATOR, identity_for
 
     identity = identity_for(tls, insecure, COORDINATOR, {"--listen": listen})
     folder = results_folder(out, file)
     from server.main import ServeOptions
-    from server.main import serve as conduct
+    from server.main import serve as coordinate
     from vfl.cli.progress import RunProgress
     from vfl.datasets.slices import load_data
     from vfl.local.label_party import LabelOptions, label_party
     from vfl.referee.estimates import Estimates
 
     workers, patience = config.federation.workers, config.federation.patience(REJOIN_SECONDS)
-    told = LabelOptions(labels, label_listen, label_advertise)
-    with label_party(config, told, tls, insecure, patience) as party, _page(ui, ui_listen, folder) as controls:
+    own = LabelOptions(labels, label_listen, label_advertise)
+    with (
+        label_party(config, own, tls=tls, insecure=insecure, patience=patience) as party,
+        _page(ui, ui_listen, folder) as controls,
+    ):
         options = ServeOptions(
             folder,
             listen,
@@ -158,7 +159,7 @@ def serve(
         )
         noted = Estimates(folder) if ui else contextlib.nullcontext()
         with reported(folder), noted, RunProgress(folder, workers, quiet) as watch:
-            conduct(
+            coordinate(
                 config,
                 options,
                 lambda address: watch.say(f"coordinator listening on {address}, waiting for {workers} workers"),
@@ -175,44 +176,24 @@ def work(
     listen: Annotated[
         str, typer.Option(help="Where peers reach this worker, HOST:PORT; port 0 takes a free one.")
     ] = "127.0.0.1:0",
-    advertise: Annotated[str | None, typer.Option(help="The address peers are told, if it is not --listen's.")] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="A file with this worker's own slice, or its own table (.csv, .tsv, .parquet, .npz), whose rows are "
-            "then aligned with the others'; without it the config's data set is cut."
-        ),
-    ] = None,
-    align_key: Annotated[
-        Path | None, typer.Option(help="With a table: a file with the secret that all workers share, and nobody else.")
-    ] = None,
-    psi: Annotated[
-        bool, typer.Option("--psi", help="With a table and two workers: private set intersection instead of a key.")
-    ] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")] = None,
-    key_file: Annotated[
-        Path | None,
-        typer.Option(help="A file with this worker's secret, which its defences draw from; it draws its own without."),
-    ] = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="A folder of this worker's alone: its secret is kept there, and a restart goes on with it.",
-        ),
-    ] = None,
+    advertise: Advertise = None,
+    data: WorkerFile = None,
+    align_key: AlignKey = None,
+    psi: Psi = False,
+    threads: Threads = None,
+    key_file: KeyFile = None,
+    state: StateFolder = None,
     tls: Tls = None,
     insecure: Insecure = False,
 ) -> None:
     """Start one worker; it waits for its coordinator and takes part in one run."""
     config = load_config(file, changes)
     check_worker(worker, config)
-    for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
-        if address is not None:
-            check_address(address, name)
+    check_addresses({"--coordinator": coordinator, "--listen": listen, "--advertise": advertise})
     from vfl.net.tls import identity_for, worker_role
 
     identity = identity_for(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
+    from vfl.files import state_folder
     from vfl.folder.summary import Defence
     from vfl.folder.words import defence_lines
     from worker.alignment import hold
@@ -220,8 +201,6 @@ def work(
     from worker.session import WorkerOptions
 
     patience = config.federation.patience(REJOIN_SECONDS)
-    from vfl.files import state_folder
-
     options = WorkerOptions(
         worker,
         coordinator,

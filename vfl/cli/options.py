@@ -1,6 +1,7 @@
 """Options that several commands share, and how they are checked."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,45 @@ Resume = Annotated[
 Ui = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run as it goes on (docs/ui.md).")]
 UiListen = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Where the page is served; beyond this machine it wants a token.")
+]
+Referee = Annotated[
+    bool, typer.Option("--referee", help="Simulation: load the data set afterwards and score the attack.")
+]
+LabelsFile = Annotated[
+    Path | None,
+    typer.Option(help="With federation.label_holder coordinator: a file with the labels, as `cafe slice` writes."),
+]
+LabelListen = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where workers then reach the coordinator's label holder.")
+]
+LabelAdvertise = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The address they are told, if it is not --label-listen's.")
+]
+Advertise = Annotated[str | None, typer.Option(help="The address peers are told, if it is not --listen's.")]
+WorkerFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file with this worker's own slice, or its own table (.csv, .tsv, .parquet, .npz), whose rows are "
+        "then aligned with the others'; without it the config's data set is cut."
+    ),
+]
+AlignKey = Annotated[
+    Path | None, typer.Option(help="With a table: a file with the secret that all workers share, and nobody else.")
+]
+Psi = Annotated[
+    bool, typer.Option("--psi", help="With a table and two workers: private set intersection instead of a key.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(help="A file with this worker's secret, which its defences draw from; it draws its own without."),
+]
+StateFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="A folder of this worker's alone: its secret is kept there, and a restart goes on with it.",
+    ),
 ]
 UI_LISTEN = "127.0.0.1:8080"
 
@@ -59,6 +99,13 @@ def check_worker(worker: int, config: RunConfig) -> None:
     """Refuse the number of a worker that the federation has not."""
     if worker >= config.federation.workers:
         raise UserError(f"--id {worker}: the workers of this federation are 0 to {config.federation.workers - 1}")
+
+
+def check_addresses(given: Mapping[str, str | None]) -> None:
+    """Refuse what is no address, by option; those that were not given are none."""
+    for option, text in given.items():
+        if text is not None:
+            check_address(text, option)
 
 
 def check_address(text: str, option: str) -> None:

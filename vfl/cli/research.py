@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,13 +158,30 @@ def bench(
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name not in NAMES:
         raise UserError(f"cafe bench {name}: choose one of {', '.join(NAMES)}")
-    measure = getattr(import_module(f"vfl.bench.{name}"), f"bench_{name}")
-    if name == "attack":
-        measure(data, epochs, out, short)
-    elif name == "all":
-        measure(out, short, compare)
-    else:
-        measure(out, short)
+    from vfl.bench.all import bench_all
+    from vfl.bench.attack import bench_attack
+    from vfl.bench.defences import bench_defences
+    from vfl.bench.faults import bench_faults
+    from vfl.bench.federation import bench_federation
+    from vfl.bench.load import bench_load
+    from vfl.bench.matching import bench_matching
+    from vfl.bench.scale import bench_scale
+    from vfl.bench.side import bench_side
+    from vfl.bench.training import bench_training
+
+    measure: dict[str, Callable[[Path | None, bool], None]] = {
+        "all": lambda out, short: bench_all(out, short, compare),
+        "attack": lambda out, short: bench_attack(data, epochs, out, short),
+        "defences": bench_defences,
+        "faults": bench_faults,
+        "federation": bench_federation,
+        "load": bench_load,
+        "matching": bench_matching,
+        "scale": bench_scale,
+        "side": bench_side,
+        "training": bench_training,
+    }
+    measure[name](out, short)
 
 
 def _beside(transcript: Path, attack: str) -> Path:

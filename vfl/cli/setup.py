@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from vfl.cli.options import Changes, ConfigFile, Insecure, Out, Tls, check_address, check_worker, results_folder
+from vfl.cli.options import (
+    Changes,
+    ConfigFile,
+    Insecure,
+    Out,
+    Tls,
+    check_address,
+    check_addresses,
+    check_worker,
+    results_folder,
+)
 from vfl.config import load_config
 from vfl.errors import UserError
 from vfl.files import PRIVATE_FOLDER
@@ -61,9 +71,7 @@ def doctor(
         if worker is not None:
             check_worker(worker, config)
         listen = listen or ("127.0.0.1:7000" if worker is None else "127.0.0.1:0")
-        for name, address in (("--coordinator", coordinator), ("--listen", listen), ("--advertise", advertise)):
-            if address is not None:
-                check_address(address, name)
+        check_addresses({"--coordinator": coordinator, "--listen": listen, "--advertise": advertise})
         from vfl.doctor.main import examine_setup
         from vfl.doctor.party import Setup
 

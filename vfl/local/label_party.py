@@ -26,7 +26,7 @@ AGAIN_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class LabelOptions:
-    """What `cafe serve` is told of its label holder: a file with the labels, and where the workers reach it."""
+    """What `cafe serve` needs for its label holder: a file with the labels, and where the workers reach it."""
 
     file: Path | None = None
     listen: str | None = None
@@ -38,7 +38,7 @@ class LabelOptions:
         return self.listen or "127.0.0.1:0"
 
     def check(self, config: RunConfig) -> None:
-        """Refuse what would not do, before anybody waits."""
+        """Refuse what would not do, before any party waits."""
         given = {"--labels": self.file, "--label-listen": self.listen, "--label-advertise": self.advertise}
         for option, value in given.items():
             if value is not None and not config.topology.labels_at_coordinator:
@@ -62,11 +62,11 @@ class LabelOptions:
 
 
 class LabelParty:
-    """The label holder in its process; without the labels at the coordinator it is nobody."""
+    """The label holder in its process; there is none unless the coordinator has the labels."""
 
-    def __init__(self, config: RunConfig, told: LabelOptions, options: WorkerOptions, folder: Path) -> None:
+    def __init__(self, config: RunConfig, own: LabelOptions, options: WorkerOptions, folder: Path) -> None:
         self._config, self._options, self._path = config, options, folder / LABELS
-        data = told.hold(config)
+        data = own.hold(config)
         data.save(self._path)
         self.labels = known_labels(config, data)
         self._children = Children()
@@ -110,21 +110,21 @@ class LabelParty:
 
 @contextlib.contextmanager
 def label_party(
-    config: RunConfig, told: LabelOptions, tls: Path | None, insecure: bool, patience: float
+    config: RunConfig, own: LabelOptions, *, tls: Path | None, insecure: bool, patience: float
 ) -> Iterator[LabelParty | None]:
     """Check and hold what a label holder of the coordinator needs; inside, it can be started. None without one."""
-    told.check(config)
+    own.check(config)
     if not config.topology.labels_at_coordinator:
         yield None
         return
     number = config.topology.label_holder
-    identity = identity_for(tls, insecure, worker_role(number), {"--label-listen": told.where})
+    identity = identity_for(tls, insecure, worker_role(number), {"--label-listen": own.where})
     threads = worker_threads(2)  # the coordinator computes on the same machine
     options = WorkerOptions(
-        number, "", told.where, told.advertise, threads, tls=identity, insecure=insecure, rejoin_timeout=patience
+        number, "", own.where, own.advertise, threads, tls=identity, insecure=insecure, rejoin_timeout=patience
     )
     with tempfile.TemporaryDirectory(prefix="cafe-labels-") as folder:
-        party = LabelParty(config, told, options, Path(folder))
+        party = LabelParty(config, own, options, Path(folder))
         try:
             yield party
         finally:

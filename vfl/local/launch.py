@@ -11,6 +11,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -54,30 +55,31 @@ def check(config: RunConfig, data: Data) -> None:
     start_attack(config.attack, setting)
 
 
-def run_federation(
-    config: RunConfig,
-    data: Data,
-    out: Path,
-    quiet: bool = False,
-    resume: bool = False,
-    controls: Connection | None = None,
-) -> None:
-    """Run a whole federation on this machine, or what is left of it; its results are in `out` when this returns.
+@dataclass(frozen=True)
+class LaunchOptions:
+    """What the user wants of a run besides its config."""
 
-    Unless it is `quiet`, the attack shows unfinished estimates, which are scored here for whoever watches; over
-    `controls` they may tell the coordinator to pause, to go on or to stop.
-    """
+    estimates: bool = False
+    """Whether the attack's unfinished estimates are shown, and scored here for the user who watches."""
+    resume: bool = False
+    """Whether to go on from the last checkpoint in the run's folder."""
+    controls: Connection | None = None
+    """Where the user's live page tells the coordinator to pause, to go on or to stop."""
+
+
+def run_federation(config: RunConfig, data: Data, out: Path, options: LaunchOptions = LaunchOptions()) -> None:  # noqa: B008
+    """Run a whole federation on this machine, or what is left of it; its results are in `out` when this returns."""
     check(config, data)
-    if resume:
+    if options.resume:
         _check_counts(config)
     out.mkdir(parents=True, exist_ok=True)
     with sigterm_as_ctrl_c(), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
         slices = write_slices(config, data, Path(folder))
         children = Children(trains=not config.training.frozen)
-        watching = contextlib.nullcontext() if quiet else Estimates(out, data)
+        watching = Estimates(out, data) if options.estimates else contextlib.nullcontext()
         try:
             with watching:
-                _start_and_wait(config, slices, known_labels(config, data), out, quiet, children, resume, controls)
+                _start_and_wait(children, config, slices, out=out, labels=known_labels(config, data), wanted=options)
             if load_summary(out).complete:
                 remove(_state(out))
             if data.tables:
@@ -131,18 +133,17 @@ def worker_threads(workers: int) -> int:
 
 
 def _start_and_wait(
+    children: Children,
     config: RunConfig,
     slices: list[Path],
-    labels: tuple[int, ...] | None,
+    *,
     out: Path,
-    quiet: bool,
-    children: Children,
-    resume: bool,
-    controls: Connection | None,
+    labels: tuple[int, ...] | None,
+    wanted: LaunchOptions,
 ) -> None:
     honour()
     threads = worker_threads(config.topology.parties)
-    patience = config.federation.patience(0.0)  # nobody would start a lost worker again
+    patience = config.federation.patience(0.0)  # a lost worker would not be started again
     attack = children.start_attack() if needs_process(config) else None
     options = ServeOptions(
         out=out,
@@ -150,21 +151,21 @@ def _start_and_wait(
         stop_signals=(signal.SIGTERM,),
         attack=attack,
         rejoin_timeout=patience,
-        estimates=not quiet,
-        resume=resume,
-        controls=controls,
+        estimates=wanted.estimates,
+        resume=wanted.resume,
+        controls=wanted.controls,
         labels=labels,
     )
     coordinator = children.start("coordinator", _coordinate, config, options)
-    for theirs in filter(None, (attack, controls)):
-        theirs.close()  # they are the coordinator's now: the attack ends with it, and whoever speaks to it hears of it
+    for theirs in filter(None, (attack, wanted.controls)):
+        theirs.close()  # they are the coordinator's now: the attack and the live page notice its end
     address = coordinator.receive()
     if isinstance(address, Outcome):
         if address.code:
             raise from_words(address.code, address.sentence)
-        return  # all rounds had been done, and nobody was needed for the rest
+        return  # all rounds had been done, and no worker was needed for the rest
     state = None if config.federation.checkpoint_every is None else _state(out)
-    common = common_secret(config, state, resume)
+    common = common_secret(config, state, wanted.resume)
     for worker, path in enumerate(slices):
         own = None if state is None else state / f"worker-{worker}"
         started = WorkerOptions(worker, address, threads=threads, state=own, common=common, rejoin_timeout=patience)

@@ -63,7 +63,7 @@ def simulate(config: RunConfig, data: Data, out: Path, on_round: OnRound = lambd
     clear_run(out)
     journal = Journal(out)
     try:
-        rounds = _Rounds(config, data, out, journal, on_round)
+        rounds = _Rounds(config, data, out, journal=journal, on_round=on_round)
         _run(rounds.play)
         torch.set_num_threads(threads)
         return rounds.conclude()
@@ -86,7 +86,7 @@ def _run(play: Callable[[], Coroutine[Any, Any, None]]) -> None:
 class _Rounds:
     """The run as its coordinator has it."""
 
-    def __init__(self, config: RunConfig, data: Data, out: Path, journal: Journal, on_round: OnRound) -> None:
+    def __init__(self, config: RunConfig, data: Data, out: Path, *, journal: Journal, on_round: OnRound) -> None:
         self._config, self._data, self._out, self._journal, self._on_round = config, data, out, journal, on_round
         self._parties = _Parties(config, data)
         self._record = Record()

@@ -55,7 +55,7 @@ def test_credit_loses_its_rows_also_those_of_short_batches(samples, epochs, tmp_
     config = load_config(CONFIGS / "credit.yaml", changes)
     assert samples % config.federation.batch_size != 0
     data = load_data(config)
-    run_federation(config, data, tmp_path / "out", quiet=True)
+    run_federation(config, data, tmp_path / "out")
     found = as_json(score_run(tmp_path / "out", config, data).attack)
     assert found["share_exact"] >= 0.999
     assert found["label_accuracy"] == 1

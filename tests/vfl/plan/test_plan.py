@@ -30,7 +30,7 @@ ROOMY = Machine(cores=2, memory=1 << 50, disk=1 << 50)
 
 
 def measured(config, folder):
-    run_federation(config, load_data(config), folder, quiet=True)
+    run_federation(config, load_data(config), folder)
     sizes = as_json(load_summary(folder).bytes)
     return {key: sizes[key] for key in ("up", "down", "peer")}
 
@@ -168,7 +168,7 @@ def test_of_an_attack_that_goes_on_guessing_no_rounds_are_called_enough(attack, 
 def test_results_on_the_disk_are_the_files_that_a_run_writes(tmp_path):
     config = small_config(attack={"name": "exact"}, model={"name": "mlp", "hidden": [64]}, federation={"rounds": 6})
     data = load_data(config)
-    run_federation(config, data, tmp_path, quiet=True)
+    run_federation(config, data, tmp_path)
     first = (tmp_path / "recovered.npz").stat().st_size
     score_run(tmp_path, config, data)
     written = first + sum((tmp_path / name).stat().st_size for name in ("recovered.npz", "model.pt"))

@@ -30,7 +30,7 @@ def test_the_smoke_sweep_runs(file, tmp_path):
     for cell in plan.cells:
         folder = tmp_path / "cells" / cell.folder
         data = load_data(cell.config)
-        run_federation(cell.config, data, folder, quiet=True)
+        run_federation(cell.config, data, folder)
         score_run(folder, cell.config, data)
         rows[cell.name] = finished(cell.config, folder)
     assert all(row is not None and row.complete for row in rows.values()), rows
