@@ -21,6 +21,7 @@ from vfl.cli.ending import finish
 from vfl.datasets.slices import boxes_of, load_data
 from vfl.errors import RunFailedError
 from vfl.files import state_folder
+from vfl.folder.summary import load_summary
 from vfl.folder.words import defence_lines
 from vfl.local.launch import run_federation
 from vfl.local.one_process import OneProcess
@@ -182,9 +183,9 @@ def test_rows_cannot_be_found_with_the_seed(tmp_path):
 def test_fixed_secrets_are_said_loudly_and_only_where_something_was_drawn(runs):
     found, _ = runs
     for name, (out, _) in found.items():
-        reports = json.loads((out / "summary.json").read_text())["defence"]
+        reports = load_summary(out).defence
         lines = [line for line in defence_lines(reports) if "NOT TESTED FOR REAL" in line]
-        warned = [report["worker"] for report in reports if "warning" in report]
+        warned = [report.worker for report in reports if report.warning]
         assert (lines, warned) == ([], []) if name != "fixed" else len(lines) == 1 and warned == [0, 1, 2]
 
 
