@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attacker.exact.moving.trail import Trail
 from attacker.exact.steps12.factors import Factors
+from vfl.maths.subspaces import beyond
 
 OUTLIER = 3.0
 """A round whose distance is so many times the median, and `FAR`, has no part of the sample: its v was zero there."""
@@ -107,7 +108,7 @@ def moved(trail: Trail, where: Where, meetings: Meetings, n: int, predicted: Map
 
 def outside(factors: Factors, h: Tensor) -> Tensor:
     """Return the share of vectors (n, inputs) that lies outside of a round's space (n,); all of a vector of zeros."""
-    away: Tensor = (h - (h @ factors.left) @ factors.left.T).norm(dim=1)
+    away: Tensor = beyond(factors.left, h).norm(dim=1)
     length = h.norm(dim=1)
     return torch.where(length == 0, torch.ones_like(length), away / length)
 

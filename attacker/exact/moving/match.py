@@ -17,6 +17,7 @@ from attacker.inversion.attempt import attempt
 from attacker.inversion.parallel import Tick, in_parallel
 from attacker.inversion.polish import polish
 from attacker.inversion.pooling import SoftenedPooling
+from vfl.maths.subspaces import beyond
 from vfl.models.layers import representation
 
 ROUNDS, NEAR = 4, 6
@@ -88,7 +89,7 @@ class SeveralRounds:
         for t, samples, at in self._by_round:
             h = representation(self.models[t], self.trail.layer, x[samples])
             left = self.trail.stops[t].factors.left.to(h.dtype)
-            parts.append((h - (h @ left) @ left.T) / self.lengths[samples, at, None])
+            parts.append(beyond(left, h) / self.lengths[samples, at, None])
             sizes.append(h.norm(dim=1))
         order = torch.cat([samples * len(self.rounds[0]) + at for _, samples, at in self._by_round]).argsort()
         away, lengths = torch.cat(parts)[order], torch.cat(sizes)[order]
