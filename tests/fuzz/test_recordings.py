@@ -101,7 +101,7 @@ def test_any_checkpoint(tmp_path, state):
     path = tmp_path / "checkpoint"
     write_tensors(path, {"w": torch.ones(2)}, {"state": state.decode(errors="replace")}, checked=True)
     read, refusal = outcome(lambda: read_checkpoint(path), UserError)
-    assert refusal or read[0].format == 1
+    assert refusal or read[0].format == 2
 
 
 @fuzz
