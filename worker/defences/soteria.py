@@ -24,10 +24,7 @@ class Soteria(Defence):
     share: float = Field(0.5, ge=0, le=1, description="the share of the representation's entries that is pruned")
     mask: Literal["sample", "batch"] = "sample"
     probes: int = Field(
-        2,
-        ge=0,
-        le=10_000,
-        description="random directions that estimate the derivatives' norms; 0: exact",
+        2, ge=0, le=10_000, description="random directions that estimate the derivatives' norms; 0: exact"
     )
 
     def start(self, plan: Plan) -> "_Pruner":  # noqa: ARG002
