@@ -24,9 +24,9 @@ from server.session import Traffic
 from tests.fuzz.support import fuzz, mutated, outcome, seeds
 from tests.fuzz.test_wire import read
 from tests.support import small_config
-from vfl.doctor.compare import Caller, _compare_clocks
 from vfl.doctor.findings import Sheet
 from vfl.doctor.listener import Listener
+from vfl.doctor.visits import Caller, _compare_clocks
 from vfl.errors import RunFailedError, UserError
 from vfl.limits import LONGEST_REASON, NAME_CHARACTERS, SENTENCE_CHARACTERS
 from vfl.net.alignment import keyed_hashes, rows_of

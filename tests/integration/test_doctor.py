@@ -27,8 +27,7 @@ from vfl.datasets.slices import digest, load_data, slice_for
 from vfl.doctor import findings
 from vfl.doctor.findings import Level, Sheet
 from vfl.doctor.listener import Listener
-from vfl.doctor.machine import examine_machine
-from vfl.doctor.main import examine_setup
+from vfl.doctor.main import examine_machine, examine_setup
 from vfl.doctor.party import Setup
 from vfl.errors import UserError
 from vfl.limits import MESSAGE_BYTES

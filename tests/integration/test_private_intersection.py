@@ -21,7 +21,7 @@ from vfl.errors import RunFailedError
 from vfl.folder.summary import load_summary
 from vfl.limits import PRIVATE_BYTES
 from vfl.net.network import PROTOCOL_VERSION
-from worker.alignment.intersection import intersect
+from worker.alignment import intersect
 
 needs_library = pytest.mark.skipif(
     importlib.util.find_spec("private_set_intersection") is None, reason="needs pip install 'cafe-vfl[psi]'"

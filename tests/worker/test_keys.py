@@ -5,8 +5,7 @@ import stat
 import pytest
 import torch
 
-from worker.draws import Draws
-from worker.keys import FixedSecret, Secret
+from worker.keys import Draws, FixedSecret, Secret
 
 
 def test_normal_numbers_are_normal_and_uniform_ones_uniform():

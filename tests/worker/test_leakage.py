@@ -3,7 +3,7 @@
 import torch
 
 from worker.defences import Plan
-from worker.leakage import Watch
+from worker.defences.breaker import Watch
 
 SAMPLES, BATCH, INPUTS, OUTPUTS = 24, 6, 96, 48
 

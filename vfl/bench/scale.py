@@ -21,10 +21,19 @@ from vfl.folder.schema import as_json
 from vfl.folder.summary import load_summary
 from vfl.folder.versions import versions
 from vfl.local.launch import run_federation
-from vfl.plan.fitted import Fitted, fit_coefficients, predict
 from vfl.plan.machine import Floors, best_of, describe_machine, measure_floors
 from vfl.plan.main import ranged
-from vfl.plan.terms import KNOWN, PHASES, PROCESSES, Terms, memory_terms, seconds_terms
+from vfl.plan.terms import (
+    KNOWN,
+    PHASES,
+    PROCESSES,
+    Fitted,
+    Terms,
+    fit_coefficients,
+    memory_terms,
+    predict,
+    seconds_terms,
+)
 from vfl.plan.workload import Workload, workload_of
 from vfl.referee import score_run
 

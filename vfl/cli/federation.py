@@ -93,8 +93,7 @@ def plan(
     from dataclasses import replace
 
     from vfl.plan.machine import this_machine
-    from vfl.plan.main import make_plan
-    from vfl.plan.show import show_plan
+    from vfl.plan.main import make_plan, show_plan
 
     folder = out or Path("runs") / file.stem
     machine = this_machine(folder)

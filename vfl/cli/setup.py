@@ -59,7 +59,7 @@ def doctor(
                 "--wait": wait,
             }
         )
-        from vfl.doctor.machine import examine_machine
+        from vfl.doctor.main import examine_machine
 
         sheets = examine_machine(out or Path("runs"))
     else:

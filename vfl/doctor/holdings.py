@@ -1,10 +1,13 @@
-"""What a party holds and has room for: its slice against the config, the model, memory and disk."""
+"""What a party holds and has room for: its certificate files, its slice, the model, memory and disk."""
 
+import datetime
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+from cryptography import x509
 from rich.filesize import decimal
 
 from server.membership import Member
@@ -15,8 +18,10 @@ from vfl.errors import UserError
 from vfl.limits import RESERVE_BYTES
 from vfl.models import build_bottom
 from vfl.models.whole import whole_model
+from vfl.net.tls import Identity, Role, is_loopback, load_identity, read_certificate
 from vfl.partition import Box, partition
 from worker.alignment import SUFFIXES, table_size
+from worker.main import EVERYWHERE
 
 MODEL_COPIES = 7
 """Copies of a model in memory: parameters, the observer's, Adam's two, gradients of two rounds, one to spare."""
@@ -109,3 +114,80 @@ def check_disk(sheet: Sheet, out: Path, recorded: int = 0) -> None:
         sheet.warn("disk", f"{text}: rounds would wait for a slow attack; choose another --out")
     else:
         sheet.ok("disk", text)
+
+
+SOON_DAYS = 14
+"""A certificate that ends sooner gets a warning."""
+
+
+def check_files(sheet: Sheet, folder: Path, role: Role, called: str | None) -> Identity | None:
+    """Check a party's certificate files; `called` is the HOST:PORT at which others call it, if they do."""
+    with sheet.trying("certificate"):
+        own = load_identity(folder, role)
+        sheet.ok(
+            "certificate", f"{own.certificate_file} is that of {role}, signed by {own.authority_file}; its key fits"
+        )
+        _check_time_left(sheet, own)
+        _check_secrecy(sheet, own)
+        if called is not None:
+            _check_names(sheet, own, called)
+        return own
+    return None
+
+
+def _check_time_left(sheet: Sheet, own: Identity) -> None:
+    now = datetime.datetime.now(datetime.UTC)
+    files = (own.certificate_file, own.authority_file)
+    days = {path: (read_certificate(path).not_valid_after_utc - now).days for path in files}
+    ending = [path for path in files if days[path] < SOON_DAYS]
+    if ending:
+        text = f"{ending[0]} ends in {days[ending[0]]} days: renew it with `cafe certs` before a long run"
+        sheet.warn("time left", text)
+    else:
+        sheet.ok("time left", f"{files[0].name} {days[files[0]]} days, {files[1].name} {days[files[1]]} days")
+
+
+def _check_secrecy(sheet: Sheet, own: Identity) -> None:
+    mode = stat.S_IMODE(own.key_file.stat().st_mode)
+    text = f"{own.key_file} has mode {mode:04o}"
+    if mode & 0o007:
+        sheet.fail("key", f"{text}, every user of this machine can take this party's place: chmod 600 {own.key_file}")
+    elif mode & 0o070:
+        sheet.warn(
+            "key", f"{text}, its group can take this party's place: chmod 600 {own.key_file} if that is not meant"
+        )
+    else:
+        sheet.ok("key", text)
+    authority_key = own.folder / "ca.key"
+    if authority_key.exists():
+        sheet.warn("ca.key", f"{authority_key} is here, and makes new parties: keep it off the machines that take part")
+
+
+def _check_names(sheet: Sheet, own: Identity, called: str) -> None:
+    names = _names(read_certificate(own.certificate_file))
+    host = called.rpartition(":")[0].strip("[]")
+    option = "--coordinator-name HOST" if own.role.worker is None else f"--worker-name {own.role.worker}=HOST"
+    listed = ", ".join(names)
+    if called.rpartition(":")[0] in EVERYWHERE:
+        if all(is_loopback(f"{name}:0") for name in names):
+            sheet.warn(
+                "names",
+                f"{own.certificate_file} has only names of this machine itself ({listed}), others will refuse it: "
+                f"make it anew with `cafe certs … {option}`",
+            )
+        else:
+            sheet.ok("names", f"other parties can call it {listed}")
+    elif host.lower() in names or f"*.{host.lower().partition('.')[2]}" in names:
+        sheet.ok("names", f"{own.certificate_file.name} is made out to {host}")
+    else:
+        sheet.fail(
+            "names",
+            f"{own.certificate_file} is not made out to {host} but to {listed}: make it anew with "
+            f"`cafe certs … {option.replace('HOST', host)}`",
+        )
+
+
+def _names(certificate: x509.Certificate) -> list[str]:
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    hosts = [name.lower() for name in names.get_values_for_type(x509.DNSName)]
+    return hosts + [str(address) for address in names.get_values_for_type(x509.IPAddress)]

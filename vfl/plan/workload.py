@@ -1,15 +1,21 @@
-"""A config's run in plain numbers: counted from the data set's shape and the built model; nothing is trained."""
+"""A config's run in plain numbers, and the rounds that its attack needs: counted from shapes, nothing is trained."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attacker.exact.choice import Choice
+from attacker.exact import Exact
+from attacker.exact.choice import Choice, choose
+from attacker.interface import attacks
+from attacker.least_squares import LeastSquares
+from attacker.rgap import RGap
+from attacker.start import start_attack
+from attacker.theory import Theory
 from vfl.config import RunConfig
 from vfl.datasets import Facts
 from vfl.datasets.slices import boxes_of, check_facts, data_facts
@@ -18,7 +24,6 @@ from vfl.models.layers import evaluating, representation
 from vfl.models.whole import WholeModel, first_model
 from vfl.observation import BOTTOM, TOP, Setting, with_prefix
 from vfl.partition import Shape
-from vfl.plan.attack import Needs, needs_of
 from vfl.plan.traffic import Traffic, count_traffic
 
 FLOAT = 4
@@ -63,7 +68,7 @@ class Workload:
     results_bytes: int
     """The results' files, while the largest of them is written a second time."""
     frozen: bool
-    needs: Needs
+    needs: "Needs"
     layers: tuple[Layer, ...]
     """Those that `exact` reads, one a worker; none for other attacks."""
 
@@ -169,3 +174,67 @@ def _flop(bottom: nn.Module, shape: Shape, run: Callable[[torch.Tensor], object]
     with torch.no_grad(), evaluating(bottom), FlopCounterMode(display=False) as counter:
         run(torch.full((1, *shape), 0.5))
     return float(counter.get_total_flops())
+
+
+MOST_EPOCHS = 1 << 20
+
+SOLVING = (Exact, LeastSquares, RGap, Theory)
+"""Attacks that solve equations: once they have enough rounds, more do not help."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What an attack needs of a run."""
+
+    attack: str
+    rounds: int
+    """The fewest rounds with which it starts; 0 where there is none."""
+    enough: bool = True
+    """Whether those are all it needs: an attack that guesses step by step improves with more."""
+    refusal: str | None = None
+    """Why it would not start with the config's rounds."""
+    choice: Choice | None = None
+    """`exact`: the method and the layers, with as many rounds as it needs."""
+    single: bool = False
+
+    @property
+    def method(self) -> str | None:
+        """Return how `exact` solves steps I and II."""
+        return self.choice.method if self.choice else None
+
+
+def needs_of(config: RunConfig, setting: Setting) -> Needs:
+    """Find the fewest epochs with which the attack starts; raise its own refusal if no number of them is enough."""
+    section = config.attack
+    if section.name == "none":
+        return Needs("none", 0)
+    refusal = _refusal(config, setting)
+    per_epoch = math.ceil(setting.samples / setting.batch_size)
+    epochs = 1
+    while _refusal(config, replace(setting, rounds=epochs * per_epoch)):
+        epochs *= 2
+        if epochs > MOST_EPOCHS:
+            raise UserError(refusal or f"attack {section.name}: no number of rounds is enough")
+    low = epochs // 2
+    while epochs - low > 1:
+        middle = (low + epochs) // 2
+        if _refusal(config, replace(setting, rounds=middle * per_epoch)):
+            low = middle
+        else:
+            epochs = middle
+    rounds = epochs * per_epoch
+    plugin = attacks.build(section)
+    if not isinstance(plugin, Exact):
+        return Needs(section.name, rounds, isinstance(plugin, SOLVING), refusal)
+    played = setting if refusal is None else replace(setting, rounds=rounds)
+    single = plugin.epochs == 1
+    choice = choose(played, plugin.method, single)
+    return Needs(section.name, rounds, refusal=refusal, choice=choice, single=single)
+
+
+def _refusal(config: RunConfig, setting: Setting) -> str | None:
+    try:
+        start_attack(config.attack, setting)
+    except UserError as error:
+        return str(error)
+    return None

@@ -4,11 +4,14 @@ from typing import Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
+from vfl.maths.least_squares import Gram, first_factor
+from vfl.maths.subspaces import beyond
 from vfl.models.layers import fully_connected, representation
 from vfl.observation import BOTTOM, Tensors
+from vfl.seeds import generator
 from worker.defences import Defence, Plan, Played, WithheldError, defences
-from worker.leakage import Watch
 
 
 @defences.register("breaker")
@@ -66,3 +69,95 @@ class _Breaker:
     def report(self) -> dict[str, Any]:
         """Return the share of samples that leaked by the worker's own estimate."""
         return {"leaked": self._leaked, "limit": self._options.limit}
+
+
+SKETCH = 16
+"""Random combinations of a weight gradient's rows that are kept for least squares."""
+ROOM = 4
+"""Watched coordinates per sample of a batch: two batches must fit with room to spare."""
+NOISE = 1e-6
+"""Singular values below this share of the largest are what float32 leaves of nothing."""
+SAME = 1e-7
+"""How far a direction that all batches have may be from the square root of their number, as a singular value."""
+BASES = 4
+"""Batches of each sample whose subspaces are kept, the first ones."""
+
+
+class Watch:
+    """What steps I and II would have found in a worker's uploads so far, compared with the truth.
+
+    The worker knows the input h of its first fully connected layer. Of that it watches some coordinates only, which is
+    enough: subspaces that meet in R^d1 meet in a few hundred of its coordinates too, and errors are relative. Memory
+    grows with the samples, not with the rounds.
+    """
+
+    def __init__(self, plan: Plan, inputs: int, outputs: int, *, error: float, cell: int) -> None:
+        self._plan, self._error, self._cell = plan, error, cell
+        random = generator(0, "watched coordinates", plan.worker)
+        count = min(inputs, max(ROOM * plan.batch_size, 32))
+        self._coordinates = torch.randperm(inputs, generator=random)[:count]
+        self._sketch = torch.randn(min(SKETCH, outputs), outputs, generator=random, dtype=torch.float64)
+        samples = plan.samples
+        self._truth = torch.zeros(samples, count, dtype=torch.float64)
+        self._bases: list[Tensor] = []
+        self._rounds: list[list[int]] = [[] for _ in range(samples)]
+        # Normal equations of least squares: S^T S, and S^T times what each round showed of the first layer.
+        self._gram = Gram(samples)
+        self._right = torch.zeros(samples, outputs + len(self._sketch) * count, dtype=torch.float64)
+        self._outputs = outputs
+        self._leaked = torch.zeros(samples, dtype=torch.bool)
+
+    def add(self, rows: Tensor, truth: Tensor, weight: Tensor, bias: Tensor) -> None:
+        """Take in what would be uploaded for these rows, whose true h is known."""
+        if not len(rows):
+            return
+        self._truth[rows] = truth[:, self._coordinates.to(truth.device)].double().cpu()
+        shown = weight[:, self._coordinates.to(weight.device)].double().cpu()
+        if any(len(self._rounds[row]) < BASES for row in rows.tolist()):
+            self._meet(rows, shown)
+        observed = torch.cat([bias.double().cpu(), (self._sketch @ shown).flatten()])
+        self._gram.add(rows)
+        self._right[rows] += 1 / len(rows) * observed
+        # A solution costs N^3: now and then is enough, as more rounds only sharpen it.
+        if self._gram.rounds >= self._plan.samples and self._gram.rounds % max(1, self._plan.samples // 4) == 0:
+            self._solve()
+
+    def leaked(self) -> float:
+        """Return the share of the samples whose h could be known by now."""
+        return float(self._leaked.double().mean())
+
+    def _meet(self, rows: Tensor, shown: Tensor) -> None:
+        """Intersect the subspaces of each sample's batches, as `exact` does; a first batch that is small is enough."""
+        _, values, basis = torch.linalg.svd(shown, full_matrices=False)
+        rank = int((values[: len(rows)] > NOISE * values[0]).sum())  # beyond it vectors point where rounding says
+        self._bases.append(basis[:rank].T)
+        for row in rows.tolist():
+            if len(self._rounds[row]) < BASES:
+                self._rounds[row].append(len(self._bases) - 1)
+        cells: dict[tuple[int, ...], list[int]] = {}
+        for row in rows.tolist():
+            cells.setdefault(tuple(self._rounds[row]), []).append(row)
+        for rounds, members in cells.items():
+            if len(members) > self._cell:
+                continue
+            stacked = torch.cat([self._bases[at] for at in rounds], dim=1)
+            vectors, values, _ = torch.linalg.svd(stacked, full_matrices=False)
+            # All that the batches have in common: where they have no room it is more than the samples they share, and
+            # those few together count as known if they are among as few directions.
+            common = max(len(members), int((values > len(rounds) ** 0.5 - SAME).sum()))
+            if common > max(self._cell, len(members)):
+                continue
+            directions = vectors[:, :common]
+            truth = self._truth[members]
+            error = beyond(directions, truth).norm(dim=1) / truth.norm(dim=1).clamp_min(1e-300)
+            self._leaked[members] |= error < self._error
+
+    def _solve(self) -> None:
+        """Least squares over all rounds: it averages over what a defence adds."""
+        normal = self._gram.matrix
+        ridge = 1e-9 * float(normal.diagonal().mean())
+        solved = torch.linalg.solve(normal + ridge * torch.eye(len(normal), dtype=torch.float64), self._right)
+        v, own = solved[:, : self._outputs], solved[:, self._outputs :]
+        h = first_factor(own.reshape(len(own), len(self._sketch), -1), v @ self._sketch.T, floor=1e-300)
+        error = (h - self._truth).norm(dim=1) / self._truth.norm(dim=1).clamp_min(1e-300)
+        self._leaked |= error < self._error

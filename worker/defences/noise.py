@@ -10,7 +10,7 @@ from torch import Tensor
 from vfl.observation import Tensors
 from worker.defences import Defence, Played, defences
 from worker.defences.clip import rms
-from worker.draws import Draws
+from worker.keys import Draws
 
 
 @defences.register("noise")

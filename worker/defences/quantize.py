@@ -6,7 +6,7 @@ from torch import Tensor
 
 from vfl.observation import Tensors
 from worker.defences import Defence, Played, defences
-from worker.draws import Draws
+from worker.keys import Draws
 
 
 @defences.register("quantize")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from tests.support import small_config
 from vfl.bench.scale import SHORT, bench_scale
-from vfl.plan.fitted import load_fitted
 from vfl.plan.machine import Machine
 from vfl.plan.main import make_plan
+from vfl.plan.terms import load_fitted
 
 
 def test_points_are_measured_and_fitted(tmp_path, capsys):

@@ -16,11 +16,9 @@ from vfl.errors import UserError
 from vfl.folder.schema import as_json
 from vfl.folder.summary import load_summary
 from vfl.local.launch import run_federation
-from vfl.plan.fitted import fit_coefficients, load_fitted, predict
 from vfl.plan.machine import Machine, this_machine
-from vfl.plan.main import LEFT_FREE, make_plan
-from vfl.plan.show import show_plan
-from vfl.plan.terms import memory_terms
+from vfl.plan.main import LEFT_FREE, make_plan, show_plan
+from vfl.plan.terms import fit_coefficients, load_fitted, memory_terms, predict
 from vfl.plan.traffic import count_traffic
 from vfl.plan.workload import setting_of, workload_of
 from vfl.referee import score_run

@@ -13,7 +13,7 @@ from scipy.stats import norm
 from tests.worker.defences.support import PLAN, numbers, played, started, upload
 from vfl.errors import UserError
 from worker.defences import WithheldError
-from worker.defences.accountant import (
+from worker.defences.dp import (
     ORDERS,
     gaussian_epsilon,
     gaussian_multiplier,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.worker.defences.support import PLAN, numbers, started, upload
 from vfl.errors import RunFailedError
-from worker.defences.candidates import SHARED_ABOVE, Candidates, places_in_order
+from worker.defences.fake_gradients import SHARED_ABOVE, Candidates, places_in_order
 from worker.keys import FixedSecret
 
 NU = 30
