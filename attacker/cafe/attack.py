@@ -33,9 +33,7 @@ class CafeAttack:
     def __init__(self, setting: Setting, options: Cafe, layers: Sequence[FullyConnected]) -> None:
         self._setting, self._options, self._layers = setting, options, layers
         self._objective = DataObjective(
-            setting,
-            [layer.name for layer in layers],
-            Weights(options.alpha, options.beta, options.gamma, options.xi),
+            setting, [layer.name for layer in layers], Weights(options.alpha, options.beta, options.gamma, options.xi)
         )
         thresholds = (options.switch_one, options.switch_two)
         self._phases = Phases(options.loop, setting.rounds, options.shares or SHARES[options.loop], thresholds)

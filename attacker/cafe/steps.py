@@ -60,11 +60,7 @@ class Phases:
     """Which steps an iteration takes: one after the other (Algorithm 3) or all in one loop (Algorithm 4)."""
 
     def __init__(
-        self,
-        loop: Loop,
-        rounds: int,
-        shares: tuple[float, float, float],
-        thresholds: tuple[float | None, float | None],
+        self, loop: Loop, rounds: int, shares: tuple[float, float, float], thresholds: tuple[float | None, float | None]
     ) -> None:
         self._nested, self._rounds, self._thresholds = loop == "nested", max(rounds, 1), thresholds
         first, second = shares[0] / sum(shares), (shares[0] + shares[1]) / sum(shares)

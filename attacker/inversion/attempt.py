@@ -61,14 +61,7 @@ class Chunk:
 
 
 def attempt(
-    objective: Goal,
-    best: Tensor,
-    samples: Tensor,
-    *,
-    number: int,
-    seed: int,
-    options: InversionOptions,
-    tick: Tick,
+    objective: Goal, best: Tensor, samples: Tensor, *, number: int, seed: int, options: InversionOptions, tick: Tick
 ) -> tuple[Tensor, Tensor]:
     """Return data and residuals of attempt number 0, 1, …; `best` (samples, *shape) is what there is so far."""
     middle = best if repairs(number) else nothing_known(best)

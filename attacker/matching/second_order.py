@@ -147,12 +147,7 @@ class _WeightGradient(Function):
     @staticmethod
     def backward(ctx: Any, direction: Tensor) -> Any:
         x, gradient = ctx.saved_tensors
-        return (
-            _to_input(gradient, x.shape, direction, ctx.how),
-            _forward(x, direction, None, ctx.how),
-            None,
-            None,
-        )
+        return (_to_input(gradient, x.shape, direction, ctx.how), _forward(x, direction, None, ctx.how), None, None)
 
 
 class _EachConvolution(Function):
