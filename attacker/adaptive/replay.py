@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from attacker.adaptive.own import Own
-from attacker.adaptive.rank_one import rank_one
+from attacker.adaptive.own import Own, rank_one
 from attacker.adaptive.told import Kind
 
 RIDGE = 1e-3

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from attacker.inversion import InversionOptions, invert
+from attacker.inversion.attempt import roughness
 from attacker.inversion.objective import Objective
-from attacker.inversion.search import roughness
 from attacker.inversion.values import allowed
 
 EXACT = 2e-3

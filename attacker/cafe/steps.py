@@ -1,12 +1,19 @@
 """The three steps: their objectives, equations (7), (8) and (9) of the paper, with gradients, and when each runs."""
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from attacker.matching.engine import Engine
+from vfl.maths.adam import RowAdam
 from vfl.maths.variation import ACROSS, DOWN, differences
+from vfl.models.layers import representation
+from vfl.models.whole import first_model
+from vfl.observation import ModelTensors, Observation, Setting
 
 Loop = Literal["nested", "single"]
 
@@ -69,7 +76,7 @@ class Phases:
         self._began: list[int | None] = [0, None, None]
         self._done = 0
 
-    def iterate(self, steps: tuple[Callable[[float], float], ...]) -> None:
+    def iterate(self, *steps: Callable[[float], float]) -> None:
         """Make one iteration of those steps that are due; each gets the share of its rounds and returns its objective.
 
         In the single loop a step is switched on for good as soon as the objective of the one before fell below its
@@ -97,3 +104,110 @@ class Phases:
         began = self._began[number] or 0
         end = self._latest[number + 1] if self._nested and number < 2 else self._rounds
         return (self._done - began) / max(end - began, 1)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The coefficients of equation (9)."""
+
+    alpha: float
+    beta: float
+    gamma: float
+    xi: float
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a step does: the objective, and its gradient for each worker's slices and for the labels."""
+
+    objective: float
+    slices: tuple[Tensor, ...]
+    labels: Tensor | None
+
+
+class DataObjective:
+    """Equation (9). Without its first term no second derivative is needed, and no layer after the first dense one."""
+
+    def __init__(self, setting: Setting, layers: Sequence[str], weights: Weights) -> None:
+        self._setting, self._layers, self._weights = setting, layers, weights
+        self._engine = Engine(setting)
+        self._bottoms: list[nn.Module] = []
+        self._parameters: tuple[Tensor, ...] = ()
+        self._of: ModelTensors | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Return where the computing is done."""
+        return self._engine.device
+
+    def __call__(
+        self, observation: Observation, slices: Sequence[Tensor], labels: Tensor, wanted: Sequence[Tensor]
+    ) -> Moved:
+        """Return the objective and gradients for a batch's slices, label scores and representations from step II."""
+        self._follow(observation.parameters)
+        x = [part.detach().requires_grad_() for part in slices]
+        scores = labels.detach().requires_grad_()
+        weights = self._weights
+        terms: list[Tensor] = []
+        found: Sequence[Tensor] = ()
+        if weights.alpha:
+            guess = self._engine.guess(self._parameters, x, scores.softmax(1))
+            terms.append(weights.alpha * gradient_distance(guess.gradients, self._engine.flat(observation.gradients)))
+            found = guess.representations
+        elif weights.gamma:
+            found = list(map(representation, self._bottoms, self._layers, x))
+        if weights.gamma:
+            terms.append(weights.gamma * representation_distance(found, wanted))
+        if weights.beta:
+            terms.append(weights.beta * truncated(x, weights.xi))
+        if not any(term.requires_grad for term in terms):
+            return Moved(0.0, tuple(torch.zeros_like(part) for part in x), None)
+        objective = torch.stack(terms).sum()
+        inputs = [*x, scores] if weights.alpha else x
+        gradients = torch.autograd.grad(objective, inputs, allow_unused=True)
+        whole = [torch.zeros_like(of) if one is None else one for one, of in zip(gradients, inputs, strict=True)]
+        return Moved(float(objective.detach()), tuple(whole[: len(x)]), whole[-1] if weights.alpha else None)
+
+    def _follow(self, parameters: ModelTensors) -> None:
+        """Take over the parameters in force, if they are not those of the round before."""
+        if parameters is self._of:
+            return
+        self._of = parameters
+        if self._weights.alpha:
+            self._parameters = self._engine.flat(parameters)
+            return
+        if not self._bottoms:
+            built = first_model(self._setting).bottoms
+            self._bottoms = [bottom.to(self.device).requires_grad_(False) for bottom in built]
+        for bottom, tensors in zip(self._bottoms, parameters.bottoms, strict=True):
+            bottom.load_state_dict(dict(tensors), strict=False)
+
+
+Name = Literal["sgd", "scaled_sgd", "adam"]
+
+
+class RowSGD:
+    """Plain gradient descent on the rows of a batch; all others stay as they are."""
+
+    def step(self, values: Tensor, rows: Tensor, gradient: Tensor, lr: float) -> None:
+        """Update values[rows] in place."""
+        values.index_add_(0, rows, gradient, alpha=-lr)
+
+
+def optimiser_for(name: Name, like: Tensor, betas: tuple[float, float], epsilon: float) -> RowAdam | RowSGD:
+    """Build the optimiser of one variable."""
+    return RowAdam(like, betas, epsilon) if name == "adam" else RowSGD()
+
+
+def scaled(lr: float, curvature: float) -> float:
+    """Return a learning rate that was given in units of the step that reaches a batch's minimum.
+
+    `curvature` is the largest of the objective's second derivatives. A rate of 1 on step I is Kaczmarz's method, which
+    solves one batch's equation at a time; every rate below 2 is stable, whatever the batch's size and the gradients'.
+    """
+    return lr / curvature if curvature > 0.0 else 0.0
+
+
+def cosine_decay(lr: float, final: float, share: float) -> float:
+    """Return the learning rate after this share of a step's rounds, falling to `final` of the first along a cosine."""
+    return lr * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(max(share, 0.0), 1.0))))

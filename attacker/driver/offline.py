@@ -9,8 +9,7 @@ import psutil
 import torch
 
 from attacker.driver.conclude import conclude
-from attacker.driver.estimates import Snapshots
-from attacker.driver.follow import Follower
+from attacker.driver.follow import Follower, Snapshots
 from attacker.interface import Setting
 from attacker.start import start_attack
 from vfl.config import RunConfig

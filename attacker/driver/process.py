@@ -24,8 +24,7 @@ from typing import Any
 
 import torch
 
-from attacker.driver.estimates import LiveProgress, Snapshots
-from attacker.driver.follow import Follower
+from attacker.driver.follow import Follower, LiveProgress, Snapshots
 from attacker.driver.pace import Pace, out_of_the_way
 from attacker.interface import Observation, Recovery, Setting, attacks
 from attacker.start import start_attack

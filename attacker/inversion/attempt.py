@@ -1,19 +1,24 @@
 """One attempt at a chunk of samples: where it starts, how it searches, and the way down from there."""
 
 import copy
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from attacker.inversion.objective import Goal, Objective
-from attacker.inversion.options import InversionOptions
-from attacker.inversion.parallel import Tick
-from attacker.inversion.polish import polish
-from attacker.inversion.search import Anneal, search
-from attacker.inversion.values import nothing_known, start_near
+from attacker.inversion.values import InversionOptions, allowed, in_levels, is_image, nothing_known, start_near
+from vfl.maths.adam import Adam
+from vfl.maths.lbfgs import Halving, dot, wide
+from vfl.maths.variation import ACROSS, DOWN, differences
 from vfl.observation import Tensors
 from vfl.seeds import generator
+
+Tick = Callable[[], None]
+"""Called by the work at every step; raises when the work is to end early."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,8 @@ class Chunk:
         if self.number is None:
             x, residual = polish(objective, best, self.options, tick)
         else:
-            x, residual = attempt(
-                objective, best, self.samples,
-                number=self.number, seed=problem.seed, options=self.options, tick=tick,
-            )  # fmt: skip
+            how = {"number": self.number, "seed": problem.seed}
+            x, residual = attempt(objective, best, self.samples, options=self.options, tick=tick, **how)
         return x.cpu(), residual.cpu()
 
 
@@ -67,7 +70,7 @@ def attempt(
     middle = best if repairs(number) else nothing_known(best)
     noise = torch.stack([_noise(seed, int(sample), number, best.shape[1:]) for sample in samples])
     start = middle + start_near(best, options.noise, number < 2) * noise.to(best.device)
-    return polish(objective, search(objective, start, _anneal(options, number), tick), options, tick)
+    return polish(objective, search(objective, start, options, number=number, tick=tick), options, tick)
 
 
 def repairs(number: int) -> bool:
@@ -80,8 +83,108 @@ def _noise(seed: int, sample: int, number: int, shape: torch.Size) -> Tensor:
     return torch.randn(shape, generator=generator(seed, f"inversion attempt {number}", sample))
 
 
-def _anneal(options: InversionOptions, number: int) -> Anneal:
-    """Return how to search: slower with every new start, and gently where there is something to repair."""
-    steps = options.search_steps * (1 + number // 2 * 2)
-    gentle = 1 / 3 if repairs(number) else 1.0
-    return Anneal(steps, gentle * options.learning_rate, gentle * options.smoothness, options.sharpness)
+BETAS = (0.7, 0.9)
+"""Shorter memories than Adam's usual: the problem changes under it, and it takes tens of steps, not thousands."""
+COLOUR = 2.0
+"""Weight of rough colours beside rough brightness: wrong minima of photographs show as coloured noise in textures."""
+
+
+def search(objective: Goal, x: Tensor, options: InversionOptions, *, number: int, tick: Tick) -> Tensor:
+    """Return where annealed Adam gets to from x: it starts smooth and soft and ends at the true problem.
+
+    It is slower with every new start, and gentle where there is something to repair.
+    """
+    adam = Adam(BETAS)
+    steps, gentle = options.search_steps * (1 + number // 2 * 2), 1 / 3 if repairs(number) else 1.0
+    for step in range(steps):
+        tick()
+        left = 1 - step / steps
+        x = x.detach().requires_grad_()
+        loss = objective.errors(x, options.sharpness / left).square().sum()
+        loss = loss + gentle * options.smoothness * left**2 * roughness(x).sum()
+        (gradient,) = torch.autograd.grad(loss, x)
+        rate = gentle * options.learning_rate * (1 + math.cos(math.pi * (1 - left))) / 2
+        mean, size = adam(gradient)
+        x = x.detach() - rate * (mean / (size + 1e-12))
+    return x.detach()
+
+
+def roughness(x: Tensor) -> Tensor:
+    """Return each image's mean absolute difference of neighbours, that of its colours added.
+
+    Zero for tables, whose columns have no order.
+    """
+    if not is_image(x):
+        return x.new_zeros(len(x))
+    rough = _differences(x)
+    if x.shape[1] > 1:
+        rough = rough + COLOUR * _differences(x - x.mean(1, keepdim=True))
+    return rough
+
+
+def _differences(x: Tensor) -> Tensor:
+    across, down = differences(x, ACROSS).flatten(1), differences(x, DOWN).flatten(1)
+    return across.sum(1) / max(1, across.shape[1]) + down.sum(1) / max(1, down.shape[1])
+
+
+SHARPNESS = 200.0
+"""Nearly the true gradient: just soft enough to pass the kinks where two cells of a window are level."""
+LOOK_EVERY = 10
+STUCK = 0.9
+"""A sample whose residual fell by less than this factor since the last look but one is in a wrong basin."""
+
+
+def polish(objective: Goal, x: Tensor, options: InversionOptions, tick: Tick) -> tuple[Tensor, Tensor]:
+    """Return x, allowed, at a minimum of each sample's residual, and that; finished and stuck samples are dropped."""
+    best, residual = allowed(x).clone(), torch.full((len(x),), torch.inf, device=x.device)
+    index = torch.arange(len(x), device=x.device)
+    state = _start(objective, x)
+    before = [torch.full_like(state.value, torch.inf)] * 2
+    for step in range(options.polish_steps + 1):
+        if step % LOOK_EVERY == 0 or step == options.polish_steps:
+            best[index], residual[index] = feasible(objective, state.x, options.levels)
+            going = (residual[index] > options.tolerance) & (state.value < STUCK**2 * before[0])
+            before = [before[1], state.value]
+            if not going.any() or step == options.polish_steps:
+                break
+            if not going.all():
+                keep = going.nonzero().flatten()
+                index, objective, state = index[keep], objective.rows(keep), state.rows(keep)
+                before = [loss[keep] for loss in before]
+        tick()
+        state = state.step(partial(_value, objective))
+    return best, residual
+
+
+def feasible(objective: Goal, x: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """Return x, allowed, and its residual: rounded to values that a pixel can have where that explains h better."""
+    x = allowed(x)
+    residual = objective.residuals(x)
+    rounded = in_levels(x, levels)
+    if rounded is None:
+        return x, residual
+    exact = objective.residuals(rounded)
+    better = exact < residual
+    return torch.where(wide(better, x), rounded, x), torch.where(better, exact, residual)
+
+
+def _start(objective: Goal, x: Tensor) -> Halving:
+    """Start with the step that is best along the gradient if h is linear: the scale of other models is unknown."""
+    errors, loss, gradient = _evaluate(objective, x)
+    small = 1e-2 / gradient.flatten(1).norm(dim=1).clamp_min(1e-20)
+    with torch.no_grad():
+        change = (objective.errors(x - wide(small, x) * gradient, SHARPNESS) - errors) / small[:, None]
+    scale = dot(gradient, gradient) / change.square().sum(1).clamp_min(1e-30) / 2
+    return Halving(x, loss, gradient, torch.ones_like(loss), scale)
+
+
+def _value(objective: Goal, x: Tensor) -> tuple[Tensor, Tensor]:
+    return _evaluate(objective, x)[1:]
+
+
+def _evaluate(objective: Goal, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    x = x.detach().requires_grad_()
+    errors = objective.errors(x, SHARPNESS)
+    loss = errors.square().sum(1)
+    (gradient,) = torch.autograd.grad(loss.sum(), x)
+    return errors.detach(), loss.detach(), gradient

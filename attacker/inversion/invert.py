@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from attacker.inversion.attempt import Chunk, Problem, repairs
-from attacker.inversion.options import InversionOptions
 from attacker.inversion.spread import spread
+from attacker.inversion.values import InversionOptions
 from vfl.device import resolve_device
 
 SAME = (1e-4, 0.05)

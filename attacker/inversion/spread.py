@@ -5,16 +5,18 @@ takes its chunks with it, and Ray starts those again elsewhere.
 """
 
 import contextlib
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from threading import Event
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from attacker.inversion.attempt import Chunk, Problem
-from attacker.inversion.options import ADDRESS, InversionOptions
-from attacker.inversion.parallel import PULSE, in_parallel
+from attacker.inversion.attempt import Chunk, Problem, Tick
+from attacker.inversion.values import ADDRESS, InversionOptions
 from vfl.cluster import connect, largest
 from vfl.errors import RunFailedError, UserError
 
@@ -87,3 +89,47 @@ def _result(ray: Any, reference: Any) -> Done:
     except ray.exceptions.RayError as error:
         raise RunFailedError(f"Ray gave step III up: {str(error).strip().splitlines()[0]}") from None
     return x, residual
+
+
+T = TypeVar("T")
+PULSE = 0.1
+"""Seconds between two looks at the work."""
+
+
+class Stopped(Exception):  # noqa: N818
+    """Raised inside a chunk's work when another part has failed or the caller has had enough."""
+
+
+def in_parallel(jobs: Sequence[Callable[[Tick], T]], threads: int) -> Generator[list[tuple[int, T]], None, None]:
+    """Yield, many times a second, the (number, result) of jobs that have ended since; closing it stops the others."""
+    stop = Event()
+
+    def tick() -> None:
+        if stop.is_set():
+            raise Stopped
+
+    def run(job: Callable[[Tick], T]) -> T:
+        tick()
+        torch.set_num_threads(1)
+        return job(tick)
+
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="inversion")
+    try:
+        numbers = {pool.submit(run, job): number for number, job in enumerate(jobs)}
+        while numbers:
+            ended = wait(numbers, timeout=PULSE, return_when=FIRST_COMPLETED).done
+            yield [(numbers.pop(future), future.result()) for future in ended]
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
+
+
+def in_order(looks: Generator[list[tuple[int, T]], None, None]) -> list[T]:
+    """Wait for all numbered results."""
+    found: dict[int, T] = {}
+    with closing(looks):
+        for ended in looks:
+            found.update(ended)
+    return [found[number] for number in sorted(found)]

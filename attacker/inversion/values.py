@@ -1,7 +1,49 @@
-"""What values data can have: pixels from 0 to 1, in levels; a table's columns, which are scaled, any around 0."""
+"""What can be tuned about the inversion of representations, and what values data can have."""
+
+from typing import Literal, Self
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
+
+from vfl.cluster import check_cluster
+
+
+class InversionOptions(BaseModel):
+    """The tunables of step III; the defaults are measured on photographs, digits and faces."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tolerance: float = Field(1e-5, gt=0, description="relative residual at which a sample is finished (about 95 dB)")
+    acceptable: float = Field(1e-3, gt=0, description="relative residual below which a sample gets no other attempt")
+    hopeless: float = Field(0.3, gt=0, description="relative residual above which there is none either: h is not h(x)")
+    levels: int = Field(256, ge=0, description="values a pixel can have, tried where they lower the residual; 0: any")
+    attempts: int = Field(6, ge=1, description="per sample at most: from grey, repaired, from grey, repaired, …")
+    search_steps: int = Field(50, ge=1, description="Adam steps of the first search; later ones take longer")
+    learning_rate: float = Field(0.15, gt=0, description="of Adam")
+    smoothness: float = Field(0.03, ge=0, description="weight of the roughness of images at the start of a search")
+    sharpness: float = Field(4.0, gt=0, description="of the softened gradient of max-pooling at the start of a search")
+    noise: float = Field(0.05, ge=0, description="standard deviation of the start around grey, or the mean row")
+    polish_steps: int = Field(150, ge=0, description="quasi-Newton steps after a search at most")
+    chunk: int | None = Field(None, ge=1, description="samples worked on together; by default what suits the device")
+    engine: Literal["local", "ray"] = Field("local", description="where chunks are worked on: here, or as Ray tasks")
+    address: str | None = Field(None, description="ray: the cluster, HOST:PORT or auto; without it one made here")
+
+    @model_validator(mode="after")
+    def _belongs_to_ray(self) -> Self:
+        if self.address is not None and self.engine != "ray":
+            raise ValueError(f"address {self.address}: belongs to engine ray")
+        return self
+
+    def check_engine(self) -> None:
+        """Refuse an engine that is not to be had, before there is anything to lose."""
+        if self.engine == "ray":
+            check_cluster(self.address, ADDRESS)
+
+
+ADDRESS = "attack.inversion.engine ray"
+"""What the sentences about the cluster begin with."""
+
 
 FAR = 1.0
 """Standard deviation of later starts for tables: that of their columns."""

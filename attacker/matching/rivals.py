@@ -9,11 +9,10 @@ from attacker.disaggregate import Collector
 from attacker.interface import Attack, AttackPlugin, attacks
 from attacker.matching import labels as labelling
 from attacker.matching import objectives, optimisers, regularisers
-from attacker.matching.attack import MatchingAttack
 from attacker.matching.engine import Engine
 from attacker.matching.objectives import Objective
 from attacker.matching.regularisers import Regulariser
-from attacker.matching.solve import Recipe
+from attacker.matching.solve import MatchingAttack, Recipe
 from vfl.errors import UserError
 from vfl.observation import Setting
 

@@ -1,4 +1,7 @@
-"""Moving guesses until their gradients are the uploaded ones: one component at a time, all its seeds side by side."""
+"""The running attack: rounds in as they come, then guesses moved until their gradients are the uploaded ones.
+
+It solves one component after the other, all seeds of one side by side.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,13 +10,68 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from attacker.disaggregate import Collector
+from attacker.exact.steps12.cells import cells_of
+from attacker.interface import Progress, Recovery, share
 from attacker.matching import labels as labelling
 from attacker.matching import optimisers
-from attacker.matching.components import Component, Task
+from attacker.matching.components import Component, Task, components
 from attacker.matching.engine import Engine
 from attacker.matching.objectives import Objective
 from attacker.matching.regularisers import Regulariser, Situation
-from vfl.observation import Setting
+from vfl.observation import Observation, Setting
+from vfl.seeds import generator
+
+
+class MatchingAttack:
+    """Collects rounds, then matches their gradients."""
+
+    def __init__(self, name: str, setting: Setting, engine: Engine, collector: Collector, recipe: "Recipe") -> None:
+        self._name, self._setting, self._recipe = name, setting, recipe
+        self._engine, self._collector = engine, collector
+
+    def observe(self, observation: Observation) -> None:
+        """Keep the round, if it is one to keep."""
+        self._collector.observe(observation)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Solve problem after problem."""
+        problems = self._collector.problems(progress)
+        setting, boxes = self._setting, self._setting.boxes
+        x = torch.full((setting.samples, *boxes[0].sample_shape), torch.nan)
+        labels = torch.full((setting.samples,), -1)
+        values, done, silent = [], 0, 0
+        total = len(problems) * self._recipe.iterations
+        indices = [problem.indices for problem in problems]
+        for number, component in enumerate(components(problems, self._engine, setting.frozen)):
+            random = generator(setting.seed, f"guess of {self._name}", number)
+            weight = len(component.tasks) if not component.tasks[0].each else component.problems
+
+            def tick(at: int, before: int = done, weight: int = weight) -> None:
+                progress("matching gradients", before + weight * at, total)
+
+            solution = solve(component, self._recipe, setting, self._engine, random=random, tick=tick)
+            done += weight * self._recipe.iterations
+            progress("matching gradients", done, total)
+            x[component.samples], labels[component.samples] = solution.x, solution.labels
+            share(progress, lambda: Recovery(slices=tuple(box.cut(x).contiguous() for box in boxes)))
+            values.append(solution.values)
+            silent += sum(int((task.targets.squares.sum(1) == 0).sum()) for task in component.tasks)
+        return Recovery(
+            slices=tuple(box.cut(x).contiguous() for box in boxes),
+            labels=labels,
+            rounds=tuple(self._collector.rounds),
+            cells=tuple(cell.samples for cell in cells_of(indices, setting.samples) if len(cell.samples) > 1),
+            notes=tuple(self._notes(torch.cat(values), silent, int(x.flatten(1).isnan().any(1).sum()))),
+        )
+
+    def _notes(self, values: torch.Tensor, silent: int, missing: int) -> list[str]:
+        notes = [f"The objective ends at {values.nanmedian():.1e} (the median of {len(values)} problems)."]
+        if silent:
+            notes.append(f"{silent} of {len(values)} problems have gradients of zeros, which tell nothing.")
+        if missing:
+            notes.append(f"{missing} samples were not attacked: they are in no kept round, or beyond attack.samples.")
+        return notes
 
 
 @dataclass(frozen=True)
@@ -59,19 +117,19 @@ def solve(
     engine: Engine,
     *,
     random: torch.Generator,
-    tick: Callable[[], None],
+    tick: Callable[[int], None],
 ) -> Solution:
-    """Run the recipe on one component; `tick` is called after every iteration and may raise."""
+    """Run the recipe on one component; `tick` is called with the number of iterations so far and may raise."""
     search = _Search(component, recipe, setting, engine, random)
     rows = recipe.seeds * component.problems
     optimiser = optimisers.make(recipe.optimiser, recipe.lr, recipe.iterations, recipe.decay)
     shape = search.start.shape
     guess = search.start
-    for _ in range(recipe.iterations):
+    for at in range(recipe.iterations):
         values, gradient = search.evaluate(guess)
         guess = optimiser.step(guess.reshape(rows, -1), values.reshape(rows), gradient.reshape(rows, -1)).reshape(shape)
         guess = search.clipped(guess)
-        tick()
+        tick(at + 1)
         if optimiser.finished or bool((values <= recipe.tolerance).all()):
             break
     return search.solution(optimiser.best(guess.reshape(rows, -1)).reshape(shape))

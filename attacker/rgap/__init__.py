@@ -1,10 +1,20 @@
 """`rgap`: one sample's gradients inverted layer by layer from the output to the input, each by linear equations."""
 
-from pydantic import Field
+import math
 
-from attacker.interface import Attack, AttackPlugin, attacks
-from attacker.rgap.attack import RGapAttack
-from vfl.observation import Setting
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from attacker.disaggregate import Collector, Problem
+from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
+from attacker.rgap.chain import Step, chain
+from attacker.rgap.recursion import LayerLacksRankError, NothingLeakedError, Point, go_back
+from vfl.device import one_thread
+from vfl.errors import UserError
+from vfl.models.whole import first_model
+from vfl.observation import Observation, Setting
 
 
 @attacks.register("rgap")
@@ -28,4 +38,140 @@ class RGap(AttackPlugin):
 
     def start(self, setting: Setting) -> Attack:
         """Begin, unless a layer cannot be inverted."""
-        return RGapAttack(setting, self.disaggregate, self.rounds, self.samples)
+        return RGapAttack(setting, self)
+
+
+MOST = 6144
+"""Inputs of a convolution at most: its equations are a dense system."""
+NOISE = 0.5
+"""With more of a single sample's gradients unexplained its slice is lost: the gradients were rounding noise."""
+
+
+class RGapAttack:
+    """Collects batches and inverts them."""
+
+    def __init__(self, setting: Setting, options: RGap) -> None:
+        self._setting = setting
+        model = first_model(setting)
+        self._bottoms, self._top, self._widths = list(model.bottoms), model.top, model.widths
+        self._chains = [
+            chain(bottom, box.shape, f"the model of worker {m}")
+            for m, (bottom, box) in enumerate(zip(self._bottoms, setting.boxes, strict=True))
+        ]
+        self._top_chain = chain(self._top, (sum(self._widths),), "the top model")
+        self._check()
+        self._collector = Collector(
+            setting, options.disaggregate, options.rounds, attack="rgap", samples=options.samples
+        )
+
+    def observe(self, observation: Observation) -> None:
+        """Keep the round."""
+        self._collector.observe(observation)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Invert batch by batch."""
+        setting, problems = self._setting, self._collector.problems(progress)
+        slices = [torch.full((setting.samples, *box.shape), torch.nan) for box in setting.boxes]
+        labels = torch.full((setting.samples,), -1)
+        certificates = torch.full((setting.samples, setting.workers), torch.nan, dtype=torch.float64)
+        lacking: list[str] = []
+        combined = 0
+        for number, problem in enumerate(problems):
+            single = len(problem.indices) == 1
+            with one_thread():
+                found, u = self._invert(problem, lacking)
+                for worker, (x, k) in found.items():
+                    if single:
+                        certificates[problem.indices, worker] = self._certify(problem, worker, x, k)
+                    if not single or certificates[problem.indices, worker] < NOISE:
+                        slices[worker][problem.indices] = x.float()
+            if single and bool((u != 0).any()):
+                labels[problem.indices] = u.argmin()
+            combined += 0 if single else len(problem.indices)
+            progress("R-GAP", number + 1, len(problems))
+        known = [bool(part.flatten(1).isfinite().all(dim=1).any()) for part in slices]
+        if lacking and not any(known):
+            raise UserError(f"attack rgap: {lacking[0]}; use a model with more channels or a smaller stride there")
+        return Recovery(
+            slices=tuple(slices),
+            labels=labels,
+            rounds=tuple(self._collector.rounds),
+            certificates=certificates,
+            used=("indices", "parameters", "gradients"),
+            notes=tuple(self._notes(slices, lacking, combined)),
+        )
+
+    def _invert(self, problem: Problem, lacking: list[str]) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]:
+        """Return p - y, and slices with the gradient k of what the worker sent; note in `lacking` why some lack."""
+        u = problem.gradients.top[self._top_chain[-1].parameter("bias")].double()
+        found: dict[int, tuple[Tensor, Tensor]] = {}
+        try:
+            start = go_back(self._top_chain, problem.parameters.top, problem.gradients.top, Point(None, None, u))
+        except NothingLeakedError:
+            return found, u
+        assert start.value is not None
+        parts = zip(start.value.split(self._widths), start.k.split(self._widths), strict=True)
+        for worker, (value, k) in enumerate(parts):
+            parameters, gradients = problem.parameters.bottoms[worker], problem.gradients.bottoms[worker]
+            try:
+                x = go_back(self._chains[worker], parameters, gradients, Point(value, None, k)).value
+            except LayerLacksRankError as error:
+                lacking.append(f"worker {worker}'s {error}")
+            except NothingLeakedError:
+                continue
+            else:
+                assert x is not None
+                found[worker] = (x, k)
+        return found, u
+
+    def _certify(self, problem: Problem, worker: int, x: Tensor, k: Tensor) -> float:
+        """Return the share of a worker's gradients that its slice, run forward and k back, leaves unexplained."""
+        given, seen = problem.parameters.bottoms[worker], problem.gradients.bottoms[worker]
+        leaves = {name: tensor.double().requires_grad_() for name, tensor in given.items()}
+        z = functional_call(self._bottoms[worker].double(), leaves, (x[None],))
+        expected = torch.autograd.grad(z, list(leaves.values()), k[None])
+        away = sum(float((seen[name] - own).square().sum()) for name, own in zip(leaves, expected, strict=True))
+        total = sum(float(seen[name].double().square().sum()) for name in leaves)
+        return math.sqrt(away / total) if total > 0 else math.nan
+
+    def _check(self) -> None:
+        """Refuse what no data could make invertible."""
+        last = self._top_chain[-1] if self._top_chain else None
+        if last is None or not isinstance(last.layer, nn.Linear) or last.layer._parameters.get("bias") is None:
+            raise UserError("attack rgap needs a top model that ends with a fully connected layer with a bias")
+        for worker, steps in enumerate(self._chains):
+            for step in steps:
+                if isinstance(step.layer, nn.Conv2d):
+                    problem = _too_few_or_many(step)
+                    if problem:
+                        raise UserError(f"attack rgap cannot invert layer {step.name} of worker {worker}: {problem}")
+
+    def _notes(self, slices: list[Tensor], lacking: list[str], combined: int) -> list[str]:
+        notes = []
+        if combined:
+            notes.append(
+                f"{combined} samples came in batches of several: they all get one combination of their batch's samples."
+            )
+        if lacking:
+            notes.append(f"{len(lacking)} slices are not determined; for one, {lacking[0]}.")
+        silent = sum(int((~part.flatten(1).isfinite().all(dim=1)).sum()) for part in slices) - len(lacking)
+        if silent > 0:
+            notes.append(f"{silent} slices leaked nothing or were in no batch that was attacked.")
+        return notes
+
+
+def _too_few_or_many(step: Step) -> str | None:
+    """Return why a convolution's equations cannot be solved whatever the data, None if they may be."""
+    assert isinstance(step.layer, nn.Conv2d)
+    unknowns = math.prod(step.inputs)
+    if unknowns > MOST:
+        return f"it has {unknowns} inputs, more than the {MOST} that are solved for; use more workers or smaller images"
+    with torch.no_grad():
+        outputs = step.layer.float()(torch.zeros(1, *step.inputs)).numel()
+    equations = outputs + step.layer.weight.numel()
+    if equations < unknowns:
+        return (
+            f"it lacks rank, with {outputs} outputs and {step.layer.weight.numel()} gradients for {unknowns} inputs; "
+            "use a model with more channels or a smaller stride"
+        )
+    return None

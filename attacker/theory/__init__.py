@@ -1,11 +1,18 @@
 """`theory`: samples that alone activate some neurons of their batch are read off the gradient, without optimisation."""
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
-from attacker.interface import Attack, AttackPlugin, attacks
-from attacker.inversion import InversionOptions
-from attacker.theory.attack import TheoryAttack
-from vfl.observation import Setting
+from attacker.disaggregate import Collector, Problem
+from attacker.exact.workers.labels import Network
+from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
+from attacker.inversion import InversionOptions, invert
+from attacker.least_squares import first_layers
+from attacker.theory.join import UNSURE, Batch, candidates, join
+from vfl.device import one_thread
+from vfl.models.whole import first_model
+from vfl.observation import Observation, Setting
 
 
 @attacks.register("theory")
@@ -32,9 +39,115 @@ class Theory(AttackPlugin):
 
     def start(self, setting: Setting) -> Attack:
         """Begin, unless a worker's model has no fully connected layer with a bias."""
-        inversion = self.inversion if self.step_three else None
-        if inversion is not None:
-            inversion.check_engine()
-        return TheoryAttack(
-            setting, disaggregate=self.disaggregate, rounds=self.rounds, samples=self.samples, inversion=inversion
+        if self.step_three:
+            self.inversion.check_engine()
+        return TheoryAttack(setting, self)
+
+
+class TheoryAttack:
+    """Collects batches, finds their exclusive neurons, inverts."""
+
+    def __init__(self, setting: Setting, options: Theory) -> None:
+        self._setting, self._options = setting, options
+        model = first_model(setting)
+        self._bottoms, self._top = list(model.bottoms), model.top
+        self._layers = first_layers(setting, "theory")
+        self._collector = Collector(
+            setting, options.disaggregate, options.rounds, attack="theory", samples=options.samples
         )
+        self._seen = torch.zeros(setting.samples, dtype=torch.bool)
+
+    def observe(self, observation: Observation) -> None:
+        """Keep the round; of batches that share samples the first, as nothing says which of them are shared."""
+        if not self._options.disaggregate:
+            if bool(self._seen[observation.indices].any()):
+                return
+            self._seen[observation.indices] = True
+        self._collector.observe(observation)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Take the batches apart and go on to the data."""
+        setting, problems = self._setting, self._collector.problems(progress)
+        h = [torch.full((setting.samples, layer.inputs), torch.nan) for layer in self._layers]
+        slices = [torch.full((setting.samples, *box.shape), torch.nan) for box in setting.boxes]
+        labels = torch.full((setting.samples,), -1)
+        certificates = torch.full((setting.samples, setting.workers), torch.nan, dtype=torch.float64)
+        cells, matched = [], True
+        for number, problem in enumerate(problems):
+            with one_thread():
+                batch = self._take_apart(problem)
+            for worker, own in enumerate(batch.h):
+                h[worker][problem.indices] = own.float()
+            labels[problem.indices], certificates[problem.indices] = batch.labels, batch.certificates
+            matched &= batch.matched
+            if len(problem.indices) > 1:
+                cells.append(tuple(sorted(problem.indices.tolist())))
+            if not setting.frozen:  # the models are those of this batch
+                self._step_three(h, problem.indices, slices, progress)
+            progress("exclusive neurons", number + 1, len(problems))
+        if setting.frozen:
+            self._step_three(h, torch.arange(setting.samples), slices, progress)
+        complete = self._options.step_three or all(layer.sees_data for layer in self._layers)
+        return Recovery(
+            slices=tuple(slices) if complete else None,
+            representations=tuple(h),
+            layers=tuple(layer.name for layer in self._layers),
+            labels=labels,
+            rounds=tuple(self._collector.rounds),
+            cells=tuple(cells),
+            certificates=certificates,
+            notes=tuple(self._notes(certificates, matched)),
+        )
+
+    def _take_apart(self, problem: Problem) -> Batch:
+        modules = zip([*self._bottoms, self._top], [*problem.parameters.bottoms, problem.parameters.top], strict=True)
+        for module, tensors in modules:
+            module.double().load_state_dict(dict(tensors), strict=False)
+        size, names = len(problem.indices), [layer.name for layer in self._layers]
+        found = [
+            candidates(own[f"{name}.weight"], own[f"{name}.bias"], size)
+            for own, name in zip(problem.gradients.bottoms, names, strict=True)
+        ]
+        shapes = [box.shape for box in self._setting.boxes]
+        return join(found, size, Network(self._bottoms, names, shapes, self._top))
+
+    def _step_three(self, h: list[Tensor], samples: Tensor, slices: list[Tensor], progress: Progress) -> None:
+        """Fill in the slices of these samples: h itself where the layer sees the data, else by inversion."""
+        for worker, (layer, box) in enumerate(zip(self._layers, self._setting.boxes, strict=True)):
+            known = samples[h[worker][samples].isfinite().all(dim=1)]
+            if layer.sees_data:
+                slices[worker][known] = h[worker][known].reshape(-1, *box.shape)
+            elif self._options.step_three and len(known):
+                slices[worker][known] = self._invert(worker, self._bottoms[worker], h[worker][known], progress)
+
+    def _invert(self, worker: int, model: nn.Module, h: Tensor, progress: Progress) -> Tensor:
+        done = invert(
+            model, self._layers[worker].name, h, self._setting.boxes[worker].shape, seed=self._setting.seed,
+            device=self._setting.device, options=self._options.inversion,
+            progress=lambda at, of: progress(f"step III, worker {worker}", at, of),
+        )  # fmt: skip
+        return done.x.float().cpu()
+
+    def _notes(self, certificates: Tensor, matched: bool) -> list[str]:
+        samples, workers = certificates.shape
+        held = certificates < UNSURE
+        notes = [
+            f"{int(held.all(dim=1).sum())} of {samples} samples meet the condition (two exclusively active neurons) at "
+            f"every worker, {int(held.sum())} of {samples * workers} slices at theirs."
+        ]
+        some = held.any(dim=1) & certificates.isnan().any(dim=1)
+        if bool(some.any()) and workers > 1 and self._setting.batch_size > 1 and not self._options.disaggregate:
+            notes.append(
+                f"{int(some.sum())} samples lack a slice, so nothing says which of their other slices belong together."
+            )
+        wrong = int((certificates >= UNSURE).sum())
+        if wrong:
+            notes.append(
+                f"{wrong} slices contradict what came back from the top model: mixtures, or mismatched slices."
+            )
+        if not matched:
+            notes.append(
+                "The top model is not affine, so candidates of different workers were not matched: slices of different "
+                "samples may be side by side."
+            )
+        return notes

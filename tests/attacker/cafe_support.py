@@ -5,8 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from attacker.cafe import Cafe
-from attacker.cafe.attack import CafeAttack
+from attacker.cafe import Cafe, CafeAttack
 from attacker.interface import Recovery, silent
 from vfl.local.one_process import observations
 from vfl.observation import Observation, Setting

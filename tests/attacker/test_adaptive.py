@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from attacker.adaptive.rank_one import rank_one
+from attacker.adaptive.own import rank_one
 from attacker.adaptive.sizes import unclipped
 from attacker.adaptive.step_three import invert_inexact
 from attacker.interface import Recovery, attacks, silent

@@ -3,8 +3,16 @@
 import pytest
 import torch
 
-from attacker.cafe.optimiser import RowSGD, cosine_decay, scaled
-from attacker.cafe.steps import Phases, inputs_objective, outputs_objective, total_variation, truncated
+from attacker.cafe.steps import (
+    Phases,
+    RowSGD,
+    cosine_decay,
+    inputs_objective,
+    outputs_objective,
+    scaled,
+    total_variation,
+    truncated,
+)
 from attacker.interface import silent
 from attacker.least_squares import LeastSquares
 from tests.attacker.cafe_support import KACZMARZ, attacked, error, seen, setting_for, table, whole
@@ -151,7 +159,7 @@ def ran(phases: Phases, rounds: int, objectives: tuple[float, float] = (1.0, 1.0
         def step(number: int, value: float, steps: list[int] = steps):
             return lambda _share: (steps.append(number), value)[1]
 
-        phases.iterate((step(1, objectives[0]), step(2, objectives[1]), step(3, 0.0)))
+        phases.iterate(step(1, objectives[0]), step(2, objectives[1]), step(3, 0.0))
         history.append(steps)
     return history
 
@@ -180,5 +188,5 @@ def test_a_step_knows_how_far_it_is():
     shares: list[tuple[int, float]] = []
     phases = Phases("nested", 8, (1, 1, 2), (None, None))
     for _ in range(8):
-        phases.iterate(tuple(lambda share, n=n: (shares.append((n, share)), 1.0)[1] for n in range(3)))
+        phases.iterate(*(lambda share, n=n: (shares.append((n, share)), 1.0)[1] for n in range(3)))
     assert shares == [(0, 0.0), (0, 0.5), (1, 0.0), (1, 0.5), (2, 0.0), (2, 0.25), (2, 0.5), (2, 0.75)]

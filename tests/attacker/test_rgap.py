@@ -10,7 +10,7 @@ from torch.nn.functional import conv2d, interpolate
 from attacker.interface import silent
 from attacker.rgap import RGap
 from attacker.rgap.chain import chain
-from attacker.rgap.equations import LacksRankError, convolution_input, solve
+from attacker.rgap.recursion import LacksRankError, convolution_input, solve
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.maths.metrics import psnr

@@ -8,7 +8,7 @@ from torch import nn
 
 from attacker.interface import silent
 from attacker.theory import Theory
-from attacker.theory.exclusive import candidates
+from attacker.theory.join import candidates
 from server.parameters import Parameters
 from vfl.errors import UserError
 from vfl.local.one_process import OneProcess, observations

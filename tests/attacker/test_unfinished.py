@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacker.driver import estimates
-from attacker.driver.estimates import LiveProgress
+from attacker.driver import follow
+from attacker.driver.follow import LiveProgress
 from attacker.exact import Exact
 from attacker.interface import Recovery, share, silent
 from attacker.inversion import InversionOptions
@@ -51,7 +51,7 @@ def test_exact_shows_slices_as_they_are_inverted():
 def test_an_estimate_is_written_every_couple_of_seconds_at_most(tmp_path, monkeypatch):
     x, _ = images(6)
     setting, now = setting_for(x, 3, 4, workers=2), [0.0]
-    monkeypatch.setattr(estimates.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(follow.time, "monotonic", lambda: now[0])
     progress = LiveProgress(lambda step: None, tmp_path, setting, estimates=True)
 
     def offer(value: float) -> None:

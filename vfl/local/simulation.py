@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from attacker.driver.conclude import conclude
-from attacker.driver.estimates import Snapshots
-from attacker.driver.follow import Follower
+from attacker.driver.follow import Follower, Snapshots
 from attacker.interface import Progress, Recovery
 from attacker.start import start_attack
 from protos.coordinator_pb2 import Evaluation, JoinRequest, Purpose, Start

@@ -10,7 +10,8 @@ from torch import Tensor
 from attacker.exact.moving.correct import Where
 from attacker.exact.moving.trail import Trail
 from attacker.exact.steps12.factors import Factors
-from attacker.inversion.parallel import Tick, in_order, in_parallel
+from attacker.inversion.attempt import Tick
+from attacker.inversion.spread import in_order, in_parallel
 
 T = TypeVar("T")
 

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from attacker.exact.moving.correct import Where
 from attacker.exact.moving.trail import Trail
 from attacker.inversion import InversionOptions
-from attacker.inversion.attempt import attempt
-from attacker.inversion.parallel import Tick, in_parallel
-from attacker.inversion.polish import polish
+from attacker.inversion.attempt import Tick, attempt, polish
 from attacker.inversion.pooling import SoftenedPooling
+from attacker.inversion.spread import in_parallel
 from vfl.maths.subspaces import beyond
 from vfl.models.layers import representation
 

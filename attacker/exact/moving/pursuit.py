@@ -15,8 +15,7 @@ from attacker.exact.moving.trail import Trail
 from attacker.inversion import InversionOptions
 from attacker.inversion.attempt import Chunk, Problem
 from attacker.inversion.invert import chunk_size
-from attacker.inversion.parallel import in_order
-from attacker.inversion.spread import spread
+from attacker.inversion.spread import in_order, spread
 from attacker.inversion.values import in_levels
 from vfl.device import one_thread, resolve_device
 
