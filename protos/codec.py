@@ -172,6 +172,6 @@ def _view(buffer: bytes | memoryview, offset: int, dtype: torch.dtype, shape: tu
     if isinstance(buffer, memoryview):
         return torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)
     with warnings.catch_warnings():
-        # torch warns that received bytes are not writable; nobody writes to them.
+        # torch warns that received bytes are not writable; they are only read.
         warnings.simplefilter("ignore", UserWarning)
         return torch.frombuffer(buffer, dtype=dtype, count=math.prod(shape), offset=offset).reshape(shape)

@@ -35,7 +35,7 @@ def add_service(server: Any, service: ServiceDescriptor, servicer: object) -> No
 
 
 class Stub:
-    """The caller's end of a service: each RPC is an attribute of that name, as in a generated stub."""
+    """The caller's end of a service: each RPC is an attribute of that name."""
 
     def __init__(self, channel: grpc.Channel, service: ServiceDescriptor) -> None:
         for method in service.methods:

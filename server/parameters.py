@@ -11,7 +11,7 @@ from vfl.errors import RunFailedError, UserError
 from vfl.models.whole import first_model, state_dict
 from vfl.observation import BOTTOM, TOP, ModelTensors, Setting, Tensors, with_prefix, without_prefix
 from vfl.optimisers import optimisers
-from vfl.training import TrainingConfig
+from vfl.optimisers.training import TrainingConfig
 
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 """How parameters and what the optimiser remembers of them are told apart in a checkpoint."""

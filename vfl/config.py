@@ -9,16 +9,16 @@ from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.files.yaml_text import YamlError, parse_yaml
 from vfl.limits import CONFIG_BYTES
+from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection, Section, explain
 from vfl.topology import Kind, Topology
-from vfl.training import TrainingConfig
 
 SILENCE_SECONDS = 30.0
 """How long a party may give no sign of life before its connection counts as lost, if the config does not say."""
 
 
 class FederationConfig(Section):
-    """Who takes part, which batches are drawn, how long anybody waits."""
+    """Who takes part, which batches are drawn, how long each of them waits."""
 
     kind: Kind = "vertical"
     workers: int = Field(4, ge=1, le=1024)

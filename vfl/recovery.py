@@ -74,7 +74,7 @@ class Recovery:
     rounds: tuple[int, ...] | None = None
     """The rounds whose gradients it used; None for all that it was shown."""
     ledger: Ledger | None = None
-    """The same in full; filled in by whoever shows the attack its rounds."""
+    """The same in full; filled in by the driver, which shows the attack its rounds."""
     altered: tuple[float, ...] | None = None
     """For each worker the share of its rounds whose gradients look altered; None if the attack did not look."""
     notes: tuple[str, ...] = field(default=())

@@ -90,15 +90,17 @@ class Registry(Generic[P]):
         """Return a sentence on each plug-in of another package that its name does not lead to: the name was taken."""
         self._import_builtins()
         taken = dict.fromkeys(self._classes, "a built-in one")
-        told = []
+        sentences = []
         for entry in entry_points(group=self.group):
             package = entry.dist.name if entry.dist else "another package"
             if entry.name in taken:
                 what = f"{'an' if self.kind[0] in 'aeiou' else 'a'} {self.kind} plug-in {entry.name}"
-                told.append(f"{package} has {what} too; {taken[entry.name]} has the name, so call it {entry.value}")
+                sentences.append(
+                    f"{package} has {what} too; {taken[entry.name]} has the name, so call it {entry.value}"
+                )
             else:
                 taken[entry.name] = f"that of {package}"
-        return told
+        return sentences
 
     def find(self, name: str, adapt: Adapt[P] | None = None) -> type[P]:
         """Return the plug-in class called `name`; `adapt` takes the place of the registry's own."""
@@ -135,9 +137,9 @@ class Registry(Generic[P]):
         except (Exception, SystemExit) as error:
             if isinstance(error, passing) or module.partition(".")[0] in OURS:
                 raise
-            told = " ".join(f"{type(error).__name__}: {error}".split())
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
             where = _place(error, module)
-            raise RunFailedError(f"the {self.kind} plug-in {name} failed in {doing}: {told} ({where})") from error
+            raise RunFailedError(f"the {self.kind} plug-in {name} failed in {doing}: {reason} ({where})") from error
 
     def _has(self, name: str, plugin: type[P]) -> str:
         options = ", ".join(plugin.model_fields)
@@ -153,7 +155,7 @@ class Registry(Generic[P]):
         except (Exception, SystemExit) as error:  # whatever the module of another package does when it is imported
             package = f" of the package {entry.dist.name}" if entry.dist else ""
             where = f"the plug-in {entry.name!r}{package} ({entry.value})"
-            raise UserError(f"{self._key}: {where} cannot be imported: {_told(error)}") from None
+            raise UserError(f"{self._key}: {where} cannot be imported: {_in_one_line(error)}") from None
 
     def _import_from(self, name: str) -> Any:
         module, _, attribute = name.partition(":")
@@ -166,7 +168,7 @@ class Registry(Generic[P]):
             other, file = getattr(sys.modules.get(module), "__file__", None), here / f"{module}.py"
             taken = other is not None and other != str(file) and file.exists()
             rename = f" ({file} has the name of {other}: rename it)" if taken else ""
-            raise UserError(f"{self._key}: {name!r} cannot be imported: {_told(error)}{rename}") from None
+            raise UserError(f"{self._key}: {name!r} cannot be imported: {_in_one_line(error)}{rename}") from None
 
     def _checked(self, name: str, thing: Any, adapt: Adapt[P] | None) -> type[P]:
         if isinstance(thing, type) and issubclass(thing, self._base):
@@ -180,7 +182,7 @@ class Registry(Generic[P]):
         raise UserError(f"{self._key}: {name!r} is not a plug-in class (a subclass of {base}){function}")
 
 
-def _told(error: BaseException) -> str:
+def _in_one_line(error: BaseException) -> str:
     """Return an error in one line; what it is called says much of those that are not about imports."""
     kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
     return kind + " ".join(str(error).split())

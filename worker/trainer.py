@@ -72,7 +72,8 @@ class Trainer:
         """Return what this worker uploads for a round in which the coordinator named these samples."""
         rows, output = self.forward(number, indices)
         if self._top is None:
-            return self.upload(number, rows, output, self._swap(number, rows, output))
+            assert self._peer is not None
+            return self.upload(number, rows, output, self._peer.swap(number, rows, output))
         learned = self.learn(number, rows, self._all_outputs(number, rows, output))
         self._rendezvous.answer(number, {m: g for m, g in enumerate(learned.output_gradients) if m != self._place})
         return self.upload(number, rows, output, learned.output_gradients[self._place], learned=learned)
@@ -109,7 +110,8 @@ class Trainer:
         """Return what the label holder counts on these test samples; None at the other workers."""
         output = self.test(indices)
         if self._top is None:
-            self._swap(number, indices, output)
+            assert self._peer is not None
+            self._peer.swap(number, indices, output)
             return None
         counted = self.count(indices, self._all_outputs(number, indices, output))
         self._rendezvous.answer(number, dict.fromkeys(self._rendezvous.widths))
@@ -123,10 +125,6 @@ class Trainer:
         """Return what the label holder counts, given all workers' outputs for test samples."""
         assert self._top is not None
         return self._top.count_correct(outputs, indices)
-
-    def _swap(self, number: int, rows: Tensor, output: Tensor) -> Tensor | None:
-        assert self._peer is not None
-        return self._peer.swap(number, rows, output)
 
     def _all_outputs(self, number: int, rows: Tensor, own: Tensor) -> list[Tensor]:
         outputs = self._rendezvous.gather(number, rows, self._config.federation.round_timeout)

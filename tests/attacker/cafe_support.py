@@ -9,9 +9,9 @@ from attacker.cafe import Cafe, CafeAttack
 from attacker.interface import Recovery, silent
 from vfl.local.one_process import observations
 from vfl.observation import Observation, Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 MLP = PluginSection(name="mlp", hidden=(24,))
 CNN = PluginSection(name="cafe_cnn", fc1=32)

@@ -12,10 +12,10 @@ from vfl.local.one_process import observations
 from vfl.maths.metrics import psnr
 from vfl.models import SplitModel, models
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import Shape, assemble, partition
 from vfl.referee import best_order
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 LENET = PluginSection(name="lenet")
 NORMED = PluginSection(name="cafe_cnn", batch_norm=True, fc1=32, fc2=16)

@@ -19,9 +19,9 @@ from vfl.local.one_process import observations
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 Alter = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 SAMPLES, BATCH = 16, 4

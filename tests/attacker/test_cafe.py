@@ -18,8 +18,8 @@ from vfl.local.one_process import observations
 from vfl.maths.metrics import psnr
 from vfl.models import SplitModel
 from vfl.observation import ModelTensors
+from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 
 def test_it_is_known_by_its_name():

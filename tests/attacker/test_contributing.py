@@ -9,9 +9,9 @@ import torch
 from attacker.interface import attacks, silent
 from vfl.local.one_process import observations
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 

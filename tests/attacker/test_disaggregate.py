@@ -14,9 +14,9 @@ from vfl.errors import UserError
 from vfl.local.one_process import OneProcess, observations
 from vfl.models import SplitModel
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 SAMPLES, CLASSES = 13, 3
 X, Y = torch.randn(SAMPLES, 8, generator=torch.Generator().manual_seed(1)), torch.arange(SAMPLES) % CLASSES

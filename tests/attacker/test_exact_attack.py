@@ -14,9 +14,9 @@ from vfl.local.one_process import OneProcess, observations
 from vfl.models import SplitModel, build_bottom
 from vfl.models.layers import representation
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 CNN = PluginSection(name="cafe_cnn", fc1=96)
 CLASSES = 5

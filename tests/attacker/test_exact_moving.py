@@ -19,9 +19,9 @@ from attacker.inversion import InversionOptions
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.observation import Setting
+from vfl.optimisers.training import RateSchedule, TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import RateSchedule, TrainingConfig
 
 SHAPE = (1, 8, 8)
 

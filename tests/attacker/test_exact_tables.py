@@ -7,9 +7,9 @@ from attacker.interface import attacks, silent
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 
 def setting(epochs, **changes):

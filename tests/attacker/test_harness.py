@@ -19,10 +19,10 @@ from tests.support import flat
 from vfl.errors import RunFailedError, UserError
 from vfl.local.one_process import observations
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.referee import best_order
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 SAMPLES, BATCH, CLASSES, ROUNDS = 6, 2, 3, 18
 

@@ -9,9 +9,9 @@ from vfl.maths.least_squares import pseudo_inverse
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 
 def setting(**changes):

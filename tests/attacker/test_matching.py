@@ -20,9 +20,9 @@ from vfl.maths.metrics import psnr
 from vfl.models import build_bottom
 from vfl.models.batch_norm import FixedBatchNorm
 from vfl.observation import ModelTensors, Observation
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import assemble
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 # Labels
 

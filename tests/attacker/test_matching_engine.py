@@ -16,8 +16,8 @@ from tests.attacker.matching_support import CLASSES, NORMED, images, setting_for
 from vfl.bench.matching import MatchingCase, sides
 from vfl.local.one_process import observations
 from vfl.maths.lbfgs import Backtracking
+from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 # The engine
 

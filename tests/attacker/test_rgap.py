@@ -16,9 +16,9 @@ from vfl.local.one_process import observations
 from vfl.maths.metrics import psnr
 from vfl.models import SplitModel
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import assemble, partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 
 class Small(SplitModel):

@@ -15,10 +15,10 @@ from vfl.local.one_process import OneProcess, observations
 from vfl.models import SplitModel, build_bottom
 from vfl.models.layers import representation
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import assemble, partition
 from vfl.referee import best_order
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 STATIC = TrainingConfig()
 SHY = f"{__name__}:Shy"

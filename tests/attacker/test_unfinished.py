@@ -12,7 +12,7 @@ from attacker.inversion import InversionOptions
 from tests.attacker.test_exact_attack import images, setting_for
 from vfl.folder.recovered import PARTIAL
 from vfl.local.one_process import observations
-from vfl.training import TrainingConfig
+from vfl.optimisers.training import TrainingConfig
 
 
 class Watching:

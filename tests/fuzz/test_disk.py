@@ -22,7 +22,7 @@ from vfl.files.yaml_text import YamlError, parse_yaml
 from vfl.folder.summary import load_summary
 from vfl.net.certs import make_certificates
 from vfl.net.tls import COORDINATOR, load_identity, read_certificate, role_of
-from vfl.ui.gallery import load_gallery
+from vfl.ui.watch import load_gallery
 from worker.keys import read_key
 
 

@@ -8,9 +8,10 @@ import grpc
 import pytest
 import torch
 
-from protos import coordinator_pb2_grpc
 from protos.codec import Assembler, announce, chunks
 from protos.coordinator_pb2 import JoinRequest, Slice, UploadHeader, UploadPart
+from protos.wire import COORDINATOR_SERVICE
+from tests.plain_rpc import PlainStub
 from vfl.net.network import PROTOCOL_VERSION
 
 CONFIG = """
@@ -48,7 +49,7 @@ class RawCoordinator:
         assert address, line + self.process.stderr.read()
         self.address = address.group(1)
         self.channel = grpc.insecure_channel(self.address)
-        self.stub = coordinator_pb2_grpc.CoordinatorStub(self.channel)
+        self.stub = PlainStub(self.channel, COORDINATOR_SERVICE)
 
     def end(self) -> tuple[int, str]:
         """Wait for the process; return its exit code and last words."""

@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from protos.coordinator_pb2 import JoinRequest
 from protos.doctor_pb2 import Block, CompareRequest, Finding, ReportRequest
-from protos.doctor_pb2_grpc import DoctorStub
+from protos.wire import DOCTOR_SERVICE
 from tests.integration.command_support import CAFE, ENVIRONMENT, cafe, start
 from tests.integration.protocol_support import RawCoordinator, refused
+from tests.plain_rpc import PlainStub
 from vfl.cli.app import app
 from vfl.config import load_config
 from vfl.datasets.slices import digest, load_data, slice_for
@@ -446,7 +447,7 @@ def service(file, certs):
     address = listener.listen("127.0.0.1:0")
     own = load_identity(certs, worker_role(1))
     with grpc.secure_channel(address, grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)) as channel:
-        yield listener, DoctorStub(channel)
+        yield listener, PlainStub(channel, DOCTOR_SERVICE)
     listener.stop()
 
 

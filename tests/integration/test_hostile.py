@@ -7,10 +7,11 @@ import socket
 import grpc
 import pytest
 
-from protos import coordinator_pb2_grpc
+from protos.wire import COORDINATOR_SERVICE
 from tests.integration.command_support import start, wait_for
 from tests.integration.hostile_support import Strangers, connect
 from tests.integration.protocol_support import join_request, refused
+from tests.plain_rpc import PlainStub
 from tests.support import assert_same, run_in_processes
 from vfl.config import load_config
 from vfl.folder.summary import load_summary
@@ -66,7 +67,7 @@ def test_strangers_at_both_ports_change_no_number(file, undisturbed, tmp_path):
     wait_for((tmp_path / "out" / "transcript" / "round-0000001.safetensors").exists)
     crowd = [connect(at) for at in (address, holder) for _ in range(2 * 2 + SPARE_CONNECTIONS)]
     with grpc.insecure_channel(address) as channel:
-        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        stub = PlainStub(channel, COORDINATOR_SERVICE)
         codes = {
             refused(lambda number=number: next(stub.Join(join_request(number % 7 + 2), timeout=60)))[0]
             for number in range(JOINS)
@@ -106,7 +107,7 @@ def test_strangers_at_a_tls_port_change_no_number_and_keep_nobody_out(file, undi
         (foreign / "worker-1.pem").read_bytes(),
     )
     with grpc.secure_channel(address, forged) as channel:
-        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        stub = PlainStub(channel, COORDINATOR_SERVICE)
         codes = {refused(lambda: next(stub.Join(join_request(1), timeout=1)))[0] for _ in range(5)}
     workers[1] = start(*work[1], tag="hostile")
     said = [process.communicate(timeout=500)[1] for process in (coordinator, *workers)]

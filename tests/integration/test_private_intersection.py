@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from protos.alignment_pb2 import PassHeader, PassPart
-from protos.alignment_pb2_grpc import AlignmentServicer, add_AlignmentServicer_to_server
+from protos.wire import ALIGNMENT_SERVICE
 from server.alignment.swaps import Swaps, received
 from server.refusal import RefusedError
 from tests.integration.command_support import cafe, start
 from tests.integration.test_labels_at_coordinator import listening
+from tests.plain_rpc import add_plain_service
 from vfl.errors import RunFailedError
 from vfl.folder.summary import load_summary
 from vfl.limits import PRIVATE_BYTES
@@ -150,7 +151,7 @@ def test_a_message_of_another_length_than_announced_is_refused():
     assert "not as long as announced" in refused.value.reason
 
 
-class Flood(AlignmentServicer):
+class Flood:
     """A coordinator that announces a message and sends for ever, or ends its answer before it begins."""
 
     def __init__(self, announced):
@@ -174,7 +175,7 @@ class Flood(AlignmentServicer):
 def test_a_worker_takes_no_more_than_a_message_may_have(files, announced, sentence):
     flood = Flood(announced)
     server = grpc.server(ThreadPoolExecutor(2))
-    add_AlignmentServicer_to_server(flood, server)
+    add_plain_service(server, ALIGNMENT_SERVICE, flood)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:

@@ -11,10 +11,11 @@ import grpc
 import pytest
 import torch
 
-from protos import coordinator_pb2_grpc, worker_pb2_grpc
 from protos.coordinator_pb2 import Evaluation, Trouble
+from protos.wire import COORDINATOR_SERVICE, EXCHANGE_SERVICE
 from tests.integration.command_support import cafe, start
 from tests.integration.protocol_support import RawCoordinator, RawWorker, finish, join_request, refused
+from tests.plain_rpc import PlainStub
 from tests.support import assert_same, small_config
 from vfl.errors import UserError
 from vfl.folder.transcript import Transcript
@@ -180,7 +181,7 @@ def test_the_coordinator_refuses_certificates_of_another_authority(certs, other,
 def test_the_coordinator_refuses_callers_without_a_certificate(certs, address):
     credentials = grpc.ssl_channel_credentials((certs / "ca.pem").read_bytes())
     with grpc.secure_channel(address, credentials) as channel:
-        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        stub = PlainStub(channel, COORDINATOR_SERVICE)
         status, _ = refused(lambda: next(stub.Join(join_request(1), timeout=30)))
     assert status == grpc.StatusCode.UNAVAILABLE
 
@@ -188,7 +189,7 @@ def test_the_coordinator_refuses_callers_without_a_certificate(certs, address):
 @pytest.mark.parametrize("role", [worker_role(2), COORDINATOR], ids=str)
 def test_a_certificate_fixes_who_may_join(certs, address, role):
     with channel_as(certs, role, address) as channel:
-        stub = coordinator_pb2_grpc.CoordinatorStub(channel)
+        stub = PlainStub(channel, COORDINATOR_SERVICE)
         status, words = refused(lambda: next(stub.Join(join_request(1), timeout=30)))
     assert status == grpc.StatusCode.PERMISSION_DENIED
     assert words == f"the caller's certificate is that of {role}, it cannot speak for worker 1"
@@ -198,7 +199,7 @@ def test_a_certificate_fixes_for_whom_one_may_speak_and_whose_place_one_may_take
     coordinator = RawCoordinator(tmp_path, arguments=["--tls", certs], rejoin=30)
     channels = [channel_as(certs, worker_role(m), coordinator.address) for m in (0, 1)]
     try:
-        stubs = [coordinator_pb2_grpc.CoordinatorStub(channel) for channel in channels]
+        stubs = [PlainStub(channel, COORDINATOR_SERVICE) for channel in channels]
         pair = [RawWorker(SimpleNamespace(stub=stub), m) for m, stub in enumerate(stubs)]
         assert [worker.next_round().round for worker in pair] == [1, 1]
         pair[1].stub = stubs[0]  # worker 0 got hold of worker 1's session
@@ -251,7 +252,7 @@ def test_only_the_worker_itself_exchanges_outputs(certs, listening, role):
     _, address = listening(load_identity(certs, worker_role(0)))
     with channel_as(certs, role, address) as channel:
         parts = swap_parts("run", 1, 1, {"output": torch.zeros(5, 3)})
-        status, words = refused(lambda: next(worker_pb2_grpc.ExchangeStub(channel).Swap(parts, timeout=30)))
+        status, words = refused(lambda: next(PlainStub(channel, EXCHANGE_SERVICE).Swap(parts, timeout=30)))
     assert status == grpc.StatusCode.PERMISSION_DENIED
     assert words == f"the caller's certificate is that of {role}, it cannot speak for worker 1"
 

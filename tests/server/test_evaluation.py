@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from vfl.training import EarlyStop
+from vfl.optimisers.training import EarlyStop
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from protos import coordinator_pb2_grpc
+from protos.wire import COORDINATOR_SERVICE
 from server import main
 from tests.integration.protocol_support import RawWorker
+from tests.plain_rpc import PlainStub
 from tests.server.test_checkpoint import config_of, write
 from vfl.errors import UserError
 
@@ -35,7 +36,7 @@ def test_workers_join_while_the_transcript_is_read_and_wait_on_if_it_is_damaged(
 
     threading.Thread(target=serve, daemon=True).start()
     with grpc.insecure_channel(address.get(timeout=60)) as channel:
-        worker = RawWorker(SimpleNamespace(stub=coordinator_pb2_grpc.CoordinatorStub(channel)), 1)
+        worker = RawWorker(SimpleNamespace(stub=PlainStub(channel, COORDINATOR_SERVICE)), 1)
         assert worker.generation == 3  # it had come back twice before
         joined.set()
         assert ended.get(timeout=60) == "--resume: it is damaged"

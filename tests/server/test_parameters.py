@@ -16,9 +16,9 @@ from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.models import build_bottom, build_top, output_width
 from vfl.observation import ModelTensors, Setting
+from vfl.optimisers.training import RateSchedule, TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import RateSchedule, TrainingConfig
 
 SETTING = Setting(
     PluginSection(name="mlp", hidden=[5]), tuple(partition((7,), 3)), 2, 12, 5, "epochs", rounds=9, frozen=False, seed=2
@@ -66,7 +66,7 @@ import sys
 from dataclasses import replace
 from server.parameters import Parameters
 from tests.server.test_parameters import SETTING, filled
-from vfl.training import TrainingConfig
+from vfl.optimisers.training import TrainingConfig
 
 lr = float(sys.argv[1])
 parameters = Parameters(SETTING, TrainingConfig(lr=lr))

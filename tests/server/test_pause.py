@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import grpc
 
-from protos import coordinator_pb2_grpc
 from protos.wire import COORDINATOR_SERVICE, add_service
 from server.checkpoint import Checkpoints
 from server.service import CoordinatorService
 from server.session import Session
 from server.trainer import Trainer
 from tests.integration.protocol_support import RawWorker
+from tests.plain_rpc import PlainStub
 from tests.support import small_config
 from vfl.folder.journal import Journal, Tail
 
@@ -27,7 +27,7 @@ async def paused_for_longer_than_a_round_may_take(out) -> tuple[Session, list[in
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     channel = grpc.insecure_channel(f"127.0.0.1:{port}")
-    there = SimpleNamespace(stub=coordinator_pb2_grpc.CoordinatorStub(channel))
+    there = SimpleNamespace(stub=PlainStub(channel, COORDINATOR_SERVICE))
     workers = [await asyncio.to_thread(RawWorker, there, number) for number in range(2)]
     trainer = Trainer(config, await session.gather(), session, Checkpoints(out, config), journal=journal)
     rounds = asyncio.create_task(trainer.train(lambda _: None))

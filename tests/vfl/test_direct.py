@@ -7,9 +7,8 @@ import stat
 import pytest
 import torch
 
-from vfl.files import direct
-from vfl.files.direct import BLOCK, STAGE, write_directly
-from vfl.files.tensor_file import read_tensors, write_tensors
+from vfl.files import tensor_file
+from vfl.files.tensor_file import BLOCK, STAGE, read_tensors, write_directly, write_tensors
 
 
 @pytest.fixture
@@ -42,7 +41,7 @@ def test_tensors_are_the_same_either_way_and_their_owner_s_alone(tmp_path):
 @pytest.mark.parametrize("size", [10, STAGE + 10])
 @pytest.mark.parametrize("taken", [0, BLOCK])
 def test_where_a_disk_cannot_do_it_the_file_is_written_as_usual(tmp_path, monkeypatch, size, taken):
-    monkeypatch.setattr(direct.os, "write", failing(errno.EINVAL, taken))
+    monkeypatch.setattr(tensor_file.os, "write", failing(errno.EINVAL, taken))
     assert not write_directly(tmp_path / "file", [bytes(size)])
     tensor = torch.arange(size)
     write_tensors(tmp_path / "file", {"a": tensor}, {}, direct=True)
@@ -53,7 +52,7 @@ def test_where_a_disk_cannot_do_it_the_file_is_written_as_usual(tmp_path, monkey
 @pytest.mark.parametrize("size", [10, STAGE + 10])
 @pytest.mark.parametrize("taken", [0, BLOCK])
 def test_a_full_disk_is_an_error_and_no_reason_to_try_otherwise(tmp_path, monkeypatch, size, taken):
-    monkeypatch.setattr(direct.os, "write", failing(errno.ENOSPC, taken))
+    monkeypatch.setattr(tensor_file.os, "write", failing(errno.ENOSPC, taken))
     with pytest.raises(OSError, match="fails"):
         write_directly(tmp_path / "file", [bytes(size)])
 

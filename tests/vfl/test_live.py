@@ -6,7 +6,7 @@ import pyte
 import pytest
 from rich.console import Console
 
-from vfl.cli.live import Screen
+from vfl.cli.progress import Screen
 
 WIDTH, HEIGHT = 80, 24
 

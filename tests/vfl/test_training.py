@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
 
-from vfl.training import RateSchedule, TrainingConfig
+from vfl.optimisers.training import RateSchedule, TrainingConfig
 
 LR, ROUNDS, EPOCH = 0.3, 40, 4
 

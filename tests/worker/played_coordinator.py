@@ -9,15 +9,16 @@ import grpc
 from protos.codec import Assembler, announce, chunks
 from protos.coordinator_pb2 import End, Order, Purpose, Round, Start, TroubleReceipt, UploadReceipt, Welcome
 from protos.coordinator_pb2 import Parameters as ParametersOrder
-from protos.coordinator_pb2_grpc import CoordinatorServicer, add_CoordinatorServicer_to_server
+from protos.wire import COORDINATOR_SERVICE
 from server.parameters import Parameters
+from tests.plain_rpc import add_plain_service
 from vfl.datasets.slices import boxes_of, load_data, slice_for
 from vfl.observation import Setting
 from worker.main import work
 from worker.session import WorkerOptions
 
 
-class Played(CoordinatorServicer):
+class Played:
     """Lets real workers join, and sends each what the test says."""
 
     def __init__(self, config):
@@ -31,7 +32,7 @@ class Played(CoordinatorServicer):
         self._all = []
         self._pool = ThreadPoolExecutor()
         self._server = grpc.server(self._pool)
-        add_CoordinatorServicer_to_server(self, self._server)
+        add_plain_service(self._server, COORDINATOR_SERVICE, self)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 

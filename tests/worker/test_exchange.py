@@ -10,9 +10,9 @@ import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from protos import worker_pb2_grpc
 from protos.coordinator_pb2 import End, JoinRequest, Order
-from protos.wire import ChunkView
+from protos.wire import EXCHANGE_SERVICE, ChunkView
+from tests.plain_rpc import PlainStub
 from tests.support import small_config
 from vfl import limits
 from vfl.errors import RunFailedError
@@ -61,7 +61,7 @@ def test_what_does_not_fit_is_refused_with_a_sentence(label_holder, run_id, work
     monkeypatch.setattr(limits, "OPEN_SECONDS", 0.2)
     _, address = label_holder
     with grpc.insecure_channel(address) as channel:
-        answers = worker_pb2_grpc.ExchangeStub(channel).Swap(swap_parts(run_id, worker, 1, tensors), timeout=30)
+        answers = PlainStub(channel, EXCHANGE_SERVICE).Swap(swap_parts(run_id, worker, 1, tensors), timeout=30)
         with pytest.raises(grpc.RpcError, match=words) as caught:
             next(answers)
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
@@ -109,7 +109,7 @@ def test_only_the_label_holder_exchanges_and_every_worker_is_healthy():
     server = WorkerServer(small_config(), 3, Rendezvous(), listen="127.0.0.1:0")
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         with pytest.raises(grpc.RpcError, match="worker 3 is not the label holder"):
-            next(worker_pb2_grpc.ExchangeStub(channel).Swap(iter([]), timeout=30))
+            next(PlainStub(channel, EXCHANGE_SERVICE).Swap(iter([]), timeout=30))
         checked = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
         assert checked.status == health_pb2.HealthCheckResponse.SERVING
     server.stop()
@@ -125,7 +125,7 @@ def test_a_peer_has_one_exchange_at_a_time_and_the_next_when_that_has_ended(labe
             time.sleep(0.01)
         parts = swap_parts("run", 1, 1, {"output": torch.zeros(5, 3)})
         with pytest.raises(grpc.RpcError) as refused:
-            list(worker_pb2_grpc.ExchangeStub(channel).Swap(parts, timeout=30))
+            list(PlainStub(channel, EXCHANGE_SERVICE).Swap(parts, timeout=30))
         assert "an exchange of worker 1 is under way already" in refused.value.details()
         assert torch.equal(rendezvous._brought[1].output, torch.ones(5, 3))
         for number in (1, 2, 3):

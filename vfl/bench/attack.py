@@ -14,10 +14,10 @@ from vfl.bench.rigs import save
 from vfl.datasets import Data, datasets
 from vfl.local.one_process import observations
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import assemble, partition
 from vfl.referee import best_order, score_images
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 WORKERS, BATCH_SIZE = 4, 40
 

@@ -27,9 +27,9 @@ from vfl.folder.summary import Summary, load_summary
 from vfl.local.launch import run_federation
 from vfl.local.one_process import OneProcess
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 NO_ATTACK = PluginSection(name="none")
 SAMPLES, BATCH_SIZE, SHAPE, CLASSES = 400, 40, (3, 32, 32), 10

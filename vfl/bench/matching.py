@@ -28,9 +28,9 @@ from vfl.device import keep_freed_memory
 from vfl.local.one_process import observations
 from vfl.models import build_bottom, build_top, output_width
 from vfl.observation import ModelTensors, Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 SHAPE, CLASSES = (3, 32, 32), 10
 

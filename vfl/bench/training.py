@@ -20,9 +20,9 @@ from vfl.errors import UserError
 from vfl.folder.summary import load_summary
 from vfl.local.launch import run_federation, worker_threads
 from vfl.models.whole import whole_model
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 SAMPLES, TEST_SAMPLES, BATCH_SIZE, ROUNDS, SHORT_ROUNDS = 400, 200, 40, 200, 5
 LR = 1e-3

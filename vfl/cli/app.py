@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from vfl.cli import federation, research, setup, showing
+from vfl.cli import catalogue, federation, research, setup
 from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
 from vfl.local.stop import interrupt, stopped
 
@@ -33,11 +33,11 @@ app.command()(setup.certs)
 app.command("slice")(setup.cut)
 app.command()(research.attack)
 app.command()(research.sweep)
-app.command()(showing.report)
-app.command()(showing.export)
-app.command("ui")(showing.show_page)
+app.command()(research.report)
+app.command()(research.export)
+app.command("ui")(research.show_page)
 app.command()(research.results)
-app.command("list")(research.list_plugins)
+app.command("list")(catalogue.list_plugins)
 app.command()(research.bench)
 
 

@@ -1,13 +1,44 @@
-"""What a config can name, in words: every plug-in with one line, which names the paper it follows."""
+"""`list`: what a config can name, every plug-in with one line, which names the paper it follows."""
 
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from vfl.errors import UserError
 from vfl.registry import Plugin, Registry
 
 WIDTH = 16
+
+
+def list_plugins(
+    kind: Annotated[
+        str | None,
+        typer.Argument(metavar="KIND", help="attacks, defences, datasets, models or optimizers; all without it."),
+    ] = None,
+) -> None:
+    """Show what can be named in a config: every plug-in, or those of a kind with their options."""
+    from attacker.interface import attacks
+    from vfl.datasets import datasets
+    from vfl.models import models
+    from vfl.optimisers import optimisers
+    from worker.defences import defences
+
+    kinds: dict[str, Registry[Any]] = {
+        "attacks": attacks,
+        "defences": defences,
+        "datasets": datasets,
+        "models": models,
+        "optimizers": optimisers,
+    }
+    if kind is not None and kind not in kinds:
+        raise UserError(f"cafe list {kind}: choose one of {', '.join(kinds)}")
+    for name in [kind] if kind else kinds:
+        if kind is None:
+            print(f"{name}:")
+        for line in catalogue(kinds[name], options=kind is not None):
+            print(line)
 
 
 def catalogue(registry: Registry[Any], options: bool) -> Iterator[str]:

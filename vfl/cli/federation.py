@@ -49,6 +49,7 @@ def run(
     file: ConfigFile,
     changes: Changes = None,
     out: Out = None,
+    *,
     quiet: Quiet = False,
     as_json: Json = False,
     resume: Resume = False,
@@ -79,6 +80,7 @@ def plan(
     file: ConfigFile,
     changes: Changes = None,
     out: Out = None,
+    *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON on standard output.")] = False,
     memory: Annotated[
         float | None, typer.Option(min=0, metavar="GB", help="Plan for a machine with so much memory free.")
@@ -110,6 +112,7 @@ def serve(
     file: ConfigFile,
     changes: Changes = None,
     out: Out = None,
+    *,
     quiet: Quiet = False,
     as_json: Json = False,
     listen: Annotated[str, typer.Option(help="Where workers reach the coordinator, HOST:PORT.")] = "127.0.0.1:7000",
@@ -169,6 +172,7 @@ def serve(
 
 def work(
     file: ConfigFile,
+    *,
     worker: Annotated[int, typer.Option("--id", min=0, help="This worker's number, from 0.")],
     coordinator: Annotated[str, typer.Option(help="The coordinator, HOST:PORT.")],
     changes: Changes = None,

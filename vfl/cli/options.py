@@ -64,8 +64,7 @@ KeyFile = Annotated[
 StateFolder = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR",
-        help="A folder of this worker's alone: its secret is kept there, and a restart goes on with it.",
+        metavar="DIR", help="A folder of this worker's alone: its secret is kept there, and a restart goes on with it."
     ),
 ]
 UI_LISTEN = "127.0.0.1:8080"
@@ -75,7 +74,7 @@ REJOIN_SECONDS = 60.0
 
 
 def results_folder(out: Path | None, file: Path, mode: int = 0o777) -> Path:
-    """Return the folder for results, which is named after the file unless told; it is made, and can be written to."""
+    """Return the folder for results, which is named after the file by default; it is made, and can be written to."""
     folder = out or Path("runs") / file.stem
     try:
         folder.mkdir(mode=mode, parents=True, exist_ok=True)
@@ -87,7 +86,7 @@ def results_folder(out: Path | None, file: Path, mode: int = 0o777) -> Path:
 
 
 def no_link(folder: Path) -> Path:
-    """Return a folder in a run's, unless it is a link: the run may be anybody's, and what is elsewhere is not."""
+    """Return a folder in a run's, unless it is a link: the run may be another user's, and what is elsewhere is not."""
     if folder.is_symlink():
         raise UserError(
             f"{folder} is a link, which whoever made the run may have put there; choose a folder: --out DIR"

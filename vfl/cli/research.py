@@ -1,21 +1,20 @@
-"""`attack`, `sweep`, `results`, `list`, `bench`: what a coordinator recorded, many runs, what there is, how fast."""
+"""`attack`, `sweep`, `results`, `bench`, `report`, `export`, `ui`: many runs, and what is done with finished ones."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vfl.bench import NAMES
 from vfl.cli.ending import finish, reported, show
-from vfl.cli.options import Changes, Json, Out, Quiet, no_link, results_folder
+from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, check_address, no_link, results_folder
 from vfl.config import RunConfig, apply_change, parse_config
 from vfl.errors import UserError
 
 if TYPE_CHECKING:
     from vfl.datasets import Data
-    from vfl.registry import Registry
 
 
 def attack(
@@ -25,6 +24,7 @@ def attack(
     out: Annotated[
         Path | None, typer.Option(help="The folder for the results; beside the transcript by default.")
     ] = None,
+    *,
     score: Annotated[bool, typer.Option(help="Load the recorded config's data set and score the result.")] = True,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -63,12 +63,12 @@ def sweep(
         typer.Option("--set", metavar="KEY=VALUE", help="Change a key of the base config, as in data.samples=60."),
     ] = None,
     out: Out = None,
+    *,
     size: Annotated[
         str | None, typer.Option(help="One of the file's sizes, such as smoke, small or paper; small by default.")
     ] = None,
     where: Annotated[
-        list[str] | None,
-        typer.Option(metavar="AXIS=VALUE", help="Run only cells with this value; may be repeated."),
+        list[str] | None, typer.Option(metavar="AXIS=VALUE", help="Run only cells with this value; may be repeated.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Cells at a time; cores // (workers + 1) by default.")] = None,
     engine: Annotated[str, typer.Option(help="Where cells run: local or ray.")] = "local",
@@ -110,39 +110,10 @@ def results(
     print(f"{page} is written")
 
 
-def list_plugins(
-    kind: Annotated[
-        str | None,
-        typer.Argument(metavar="KIND", help="attacks, defences, datasets, models or optimizers; all without it."),
-    ] = None,
-) -> None:
-    """Show what can be named in a config: every plug-in, or those of a kind with their options."""
-    from attacker.interface import attacks
-    from vfl.cli.catalogue import catalogue
-    from vfl.datasets import datasets
-    from vfl.models import models
-    from vfl.optimisers import optimisers
-    from worker.defences import defences
-
-    kinds: dict[str, Registry[Any]] = {
-        "attacks": attacks,
-        "defences": defences,
-        "datasets": datasets,
-        "models": models,
-        "optimizers": optimisers,
-    }
-    if kind is not None and kind not in kinds:
-        raise UserError(f"cafe list {kind}: choose one of {', '.join(kinds)}")
-    for name in [kind] if kind else kinds:
-        if kind is None:
-            print(f"{name}:")
-        for line in catalogue(kinds[name], options=kind is not None):
-            print(line)
-
-
 def bench(
     name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(NAMES)}.")],
     out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
+    *,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
     data: Annotated[
         Path | None, typer.Option(help="attack: an .npz file of images instead of the photographs.")
@@ -184,8 +155,49 @@ def bench(
     measure[name](out, short)
 
 
+def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a sweep.")]) -> None:
+    """Write DIR/report.html again: everything that a run or a sweep showed, in one file that needs no network."""
+    from vfl.report.main import write_report
+
+    print(write_report(folder))
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run.")],
+    to: Annotated[str, typer.Option(help="csv or mlflow.")] = "csv",
+    out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHERE",
+            help="csv: the folder, DIR/csv by default; mlflow: the tracking URI, MLflow's own by default.",
+        ),
+    ] = None,
+) -> None:
+    """Give a finished run to other programs: its curves, scores and images as CSV files, or as a run in MLflow."""
+    if to not in ("csv", "mlflow"):
+        raise UserError(f"--to {to}: choose csv or mlflow")
+    from vfl.report.export import export_csv, export_mlflow
+
+    if to == "mlflow":
+        print(export_mlflow(folder, out))
+    else:
+        for path in export_csv(folder, Path(out) if out else no_link(folder / "csv")):
+            print(path)
+
+
+def show_page(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, finished or not.")],
+    ui_listen: UiListen = UI_LISTEN,
+) -> None:
+    """Serve the page of a run's folder, until Ctrl-C."""
+    check_address(ui_listen, "--ui-listen")
+    from vfl.ui.main import open_place, show_folder
+
+    show_folder(folder, open_place(ui_listen))
+
+
 def _beside(transcript: Path, attack: str) -> Path:
-    """Return where results go unless told: beside the transcript, but not where a link of the run's maker leads."""
+    """Return where results go by default: beside the transcript, but not where a link of the run's maker leads."""
     return no_link(transcript.absolute().parent / f"attack-{attack.replace(':', '.')}")
 
 

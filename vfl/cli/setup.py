@@ -28,6 +28,7 @@ def doctor(
         Path | None, typer.Argument(metavar="FILE", help="The run's YAML file; without it, only this machine.")
     ] = None,
     changes: Changes = None,
+    *,
     worker: Annotated[
         int | None, typer.Option("--id", min=0, help="A worker's number; without it the coordinator.")
     ] = None,
@@ -110,6 +111,7 @@ def health(
 
 def certs(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for the files; made if it is not there.")],
+    *,
     workers: Annotated[int, typer.Option(min=1, help="How many workers the federation has.")] = 4,
     coordinator_name: Annotated[
         list[str] | None, typer.Option(metavar="HOST", help="A name or address of the coordinator; may be repeated.")

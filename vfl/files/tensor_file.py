@@ -4,10 +4,14 @@ A file that is kept has a checksum over all its bytes. It stands in the file's o
 zeros when it is computed.
 """
 
+import errno
 import hashlib
 import json
+import mmap
 import os
-from collections.abc import Mapping
+import sys
+import threading
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -16,7 +20,6 @@ from torch import Tensor
 
 from vfl.errors import UserError
 from vfl.files import PRIVATE, refuse_irregular
-from vfl.files.direct import write_directly
 from vfl.limits import plain
 
 _DTYPES = {
@@ -36,6 +39,11 @@ _CHECKSUM = "sha256"
 _NO_SUM = b"0" * 64
 _SUM_AT = 8 + len(f'{{"__metadata__": {{"{_CHECKSUM}": "')
 """Where a file's checksum stands: the header's length comes first, and the checksum is the header's first value."""
+
+BLOCK = 4096
+"""What writes past the kernel's cache come in multiples of, on every disk in use."""
+STAGE = 4 * 1024 * 1024
+"""Bytes that are brought together, aligned, before they go to the disk: few enough to stay in a processor's cache."""
 
 
 class DamagedError(UserError):
@@ -94,3 +102,54 @@ def _check(path: Path) -> None:
         hashlib.file_digest(file, lambda: digest)
     if head[_SUM_AT:] != digest.hexdigest().encode():
         raise DamagedError(f"{path} is damaged: it was cut short or changed, as its checksum does not fit")
+
+
+def write_directly(path: Path, parts: Iterable[bytes | memoryview]) -> bool:
+    """Write a file past the kernel's cache, where new pages cost several times the processor time of the copy itself.
+
+    It is written over what it held before; False where that cannot be done, and it is to be written as usual.
+    """
+    if sys.platform != "linux":
+        return False
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT, PRIVATE)
+        try:
+            _write(file, parts, _stage())
+        finally:
+            os.close(file)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+        return False  # not every file system can
+    return True
+
+
+_own = threading.local()
+
+
+def _stage() -> memoryview:
+    """Return this thread's stage, which is kept: new memory would cost about as much as what is copied into it."""
+    if not hasattr(_own, "stage"):
+        _own.stage = mmap.mmap(-1, STAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return memoryview(_own.stage)
+
+
+def _write(file: int, parts: Iterable[bytes | memoryview], stage: memoryview) -> None:
+    size = filled = 0
+    for part in parts:
+        size += len(part)
+        rest = memoryview(part)
+        while len(rest):
+            some = rest[: STAGE - filled]
+            stage[filled : filled + len(some)] = some
+            filled, rest = filled + len(some), rest[len(some) :]
+            if filled == STAGE:
+                _all(file, stage)
+                filled = 0
+    _all(file, stage[: -(-filled // BLOCK) * BLOCK])
+    os.ftruncate(file, size)
+
+
+def _all(file: int, block: memoryview) -> None:
+    while len(block):
+        block = block[os.write(file, block) :]

@@ -77,12 +77,7 @@ class Journal:
     ) -> None:
         """Write that the attack has an estimate, after a round or in the middle of its recovery, and how good it is."""
         self._write(
-            "estimate",
-            round=number,
-            file=file,
-            samples_done=samples_done,
-            psnr_mean=psnr_mean,
-            share_30db=share_30db,
+            "estimate", round=number, file=file, samples_done=samples_done, psnr_mean=psnr_mean, share_30db=share_30db
         )
 
     def say(self, text: str) -> None:

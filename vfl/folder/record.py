@@ -30,8 +30,8 @@ from vfl.folder.summary import (
 from vfl.folder.versions import versions
 from vfl.models.whole import state_dict
 from vfl.observation import ModelTensors, Setting
+from vfl.optimisers.training import EarlyStop
 from vfl.recovery import Recovery, spans
-from vfl.training import EarlyStop
 
 CERTIFIED = 1e-2
 """Certificates below this speak for a sample; wrong ones are usually far above, right ones far below."""

@@ -42,8 +42,9 @@ def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) 
             import traceback
 
             traceback.print_exc()
-        told = in_words(error)
-        outcome = Outcome(told.exit_code, str(told), told.worker if isinstance(told, WorkerLeftError) else None)
+        failure = in_words(error)
+        blames = failure.worker if isinstance(failure, WorkerLeftError) else None
+        outcome = Outcome(failure.exit_code, str(failure), blames)
     pipe.send(outcome)
 
 

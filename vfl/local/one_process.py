@@ -11,7 +11,7 @@ from server.parameters import Parameters
 from server.schedule import batches_of
 from vfl.models.whole import first_model
 from vfl.observation import ModelTensors, Observation, Setting
-from vfl.training import TrainingConfig
+from vfl.optimisers.training import TrainingConfig
 
 
 def observations(setting: Setting, x: Tensor, y: Tensor, training: TrainingConfig) -> Iterator[Observation]:

@@ -12,7 +12,7 @@ def interrupt(number: int, _frame: FrameType | None) -> None:
 
 
 def stopped() -> bool:
-    """Tell whether somebody asked to stop."""
+    """Tell whether the user asked to stop."""
     return bool(_signals)
 
 

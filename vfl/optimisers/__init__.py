@@ -24,9 +24,5 @@ class Optimiser(Plugin):
 
 
 optimisers: Registry[Optimiser] = Registry(
-    "optimizer",
-    Optimiser,
-    "cafe.optimizers",
-    ["vfl.optimisers.sgd", "vfl.optimisers.adam"],
-    key="training.optimizer",
+    "optimizer", Optimiser, "cafe.optimizers", ["vfl.optimisers.builtin"], key="training.optimizer"
 )

@@ -26,11 +26,7 @@ QUIET_SECONDS = 15.0
 """How long a stream of events may be silent: longer, and a proxy between may hang up."""
 REPORT_POLICY = "sandbox allow-popups; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:"
 """A report has all inside, and may come from another user: it runs no script and cannot speak to this server."""
-WHEN = {
-    "pause": ("running",),
-    "resume": ("paused",),
-    "stop": ("waiting", "running", "paused", "attacking"),
-}
+WHEN = {"pause": ("running",), "resume": ("paused",), "stop": ("waiting", "running", "paused", "attacking")}
 """In which states of a run each word makes sense."""
 
 

@@ -1,23 +1,34 @@
 """A run's folder, watched: its journal is followed, its newest pictures and its result are kept at hand."""
 
 import contextlib
+import io
 import json
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
 from vfl.errors import UserError
 from vfl.files import is_own
+from vfl.files.archive import ArchiveError, read_archive
 from vfl.folder.journal import Tail
 from vfl.folder.schema import numbers_in, value_at
 from vfl.folder.summary import Attack, load_summary
 from vfl.folder.words import verdict
-from vfl.ui.gallery import Gallery, load_gallery
 from vfl.ui.view import Estimate, View
 
 FILES = ("report.html", "summary.json")
 """What people can open from the page, where the run's folder has it."""
 NOT_OURS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 """What comes of a line that is not of this version, or that was made up."""
+PICTURES = 24
+"""How many samples of an estimate are shown."""
+ESTIMATES = re.compile(r"(snapshots/[0-9A-Za-z_-]{1,40}|recovered)\.npz")
+"""Where estimates are, relative to the run's folder; the journal can name nothing else."""
 
 
 class Watch:
@@ -103,3 +114,41 @@ def _result(folder: Path) -> dict[str, Any] | None:
         "attack": {one.key: value_at(summary.attack, one.place) for one in numbers_in(Attack)},
         "verdict": verdict(summary),
     }
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """The pictures of one estimate, PNG each."""
+
+    samples: tuple[int, ...] = ()
+    recovered: tuple[bytes, ...] = field(default=(), repr=False)
+    real: tuple[bytes, ...] = field(default=(), repr=False)
+
+
+def load_gallery(folder: Path, file: str) -> Gallery | None:
+    """Read an estimate's pictures; None if there are none: a table, another kind of file, or not there (any more)."""
+    if not ESTIMATES.fullmatch(file):
+        return None
+    try:
+        arrays = read_archive(folder / file, ("x", "x_true"))
+    except (OSError, ArchiveError):
+        return None
+    x, truth = arrays.get("x", np.empty(0)), arrays.get("x_true")
+    if x.dtype.kind != "f" or not x.size or x.ndim != 4 or x.shape[1] not in (1, 3):
+        return None
+    if truth is not None and (truth.shape, truth.dtype.kind) != (x.shape, "f"):
+        truth = None
+    samples = np.linspace(0, len(x) - 1, min(PICTURES, len(x))).round().astype(int)
+    return Gallery(
+        samples=tuple(samples.tolist()),
+        recovered=tuple(_png(x[sample]) for sample in samples),
+        real=() if truth is None else tuple(_png(truth[sample]) for sample in samples),
+    )
+
+
+def _png(picture: NDArray[np.floating]) -> bytes:
+    """Encode (channels, height, width); what was not recovered is grey."""
+    pixels = (np.nan_to_num(picture, nan=0.5).clip(0, 1) * 255).round().astype(np.uint8).transpose(1, 2, 0)
+    file = io.BytesIO()
+    Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).save(file, format="PNG")
+    return file.getvalue()

@@ -7,10 +7,10 @@ from attacker.driver.follow import Follower
 from attacker.interface import Progress, attacks, silent
 from vfl.local.one_process import observations
 from vfl.observation import Observation, Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.recovery import Recovery, spans
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 
 def shown(rounds: int, lr: float) -> Iterator[Observation]:

@@ -17,7 +17,7 @@ from tests.server.slow_attack import described
 from tests.support import run_in_one_process, setting_of, small_config
 from vfl.errors import RunFailedError, UserError
 from vfl.files import tensor_file
-from vfl.files.direct import write_directly
+from vfl.files.tensor_file import write_directly
 from vfl.folder.summary import Queue
 from vfl.folder.transcript import Transcript, TranscriptWriter, spool
 from vfl.folder.transcript.spool import SLOTS

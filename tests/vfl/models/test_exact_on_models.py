@@ -18,9 +18,9 @@ from vfl.local.one_process import observations
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import Box, partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 
 CLASSES = 4
 

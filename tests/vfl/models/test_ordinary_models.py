@@ -13,9 +13,9 @@ from vfl.models import build_bottom
 from vfl.models.layers import fully_connected
 from vfl.models.whole import whole_model
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 from worker.party import Bottom
 
 

@@ -10,9 +10,9 @@ from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.models import build_top
 from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.training import TrainingConfig
 from worker.party import Top
 
 CLASSES = 4

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 
 from tests.vfl.sweep.fabricated import planned, row
 from vfl.sweep.cell import Row
-from vfl.sweep.results import curves
-from vfl.sweep.results.curves import curves_of, save_curves
+from vfl.sweep.results import pictures
+from vfl.sweep.results.pictures import curves_of, save_curves
 from vfl.sweep.results.table import pivot
 
 AXES = {
@@ -58,7 +58,7 @@ def drawn(table, tmp_path, monkeypatch):
         figures.append(Figure(*given, **options))
         return figures[-1]
 
-    monkeypatch.setattr(curves, "Figure", keep)
+    monkeypatch.setattr(pictures, "Figure", keep)
     save_curves(tmp_path / "curves.png", "a sweep", table)
     assert (tmp_path / "curves.png").stat().st_size > 0
     return figures[0]
@@ -76,9 +76,9 @@ def test_a_column_that_is_run_once_for_all_lines_is_a_level_line_in_every_panel(
     once = [{"attacker": "two", "optimiser": "SGD", "rate": "1e-5"}]
     plan = planned(tmp_path, axes=AXES, table=TABLE, only=once)
     table = pivot(plan, ROWS)
-    assert curves.levels_of(table) == {"two": 9.0}
+    assert pictures.levels_of(table) == {"two": 9.0}
     drawn = []
-    monkeypatch.setattr(curves, "_draw", lambda axes, table, points, levels: drawn.append((set(points), levels)))
+    monkeypatch.setattr(pictures, "_draw", lambda axes, table, points, levels: drawn.append((set(points), levels)))
     save_curves(tmp_path / "curves.png", "a sweep", table)
     assert drawn == [({"one"}, {"two": 9.0}), ({"one"}, {"two": 9.0})]
 

@@ -10,9 +10,8 @@ from tests.vfl.sweep.fabricated import TRAINING, planned, row
 from vfl.folder.schema import as_json
 from vfl.folder.summary import Summary
 from vfl.sweep.cell import Row
-from vfl.sweep.results.curves import save_curves
 from vfl.sweep.results.numbers import numbers_of
-from vfl.sweep.results.picture import save_heatmap
+from vfl.sweep.results.pictures import save_curves, save_heatmap
 from vfl.sweep.results.table import pivot
 from vfl.sweep.results.text import grid, markdown
 from vfl.sweep.results.write import as_csv, as_results

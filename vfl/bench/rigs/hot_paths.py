@@ -18,10 +18,10 @@ from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import BOTTOM, Setting, with_prefix
 from vfl.optimisers import optimisers
+from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
 from vfl.seeds import seeded
-from vfl.training import TrainingConfig
 from worker.defences import Chain, Plan
 from worker.party import Bottom
 
