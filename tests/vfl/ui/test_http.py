@@ -46,7 +46,7 @@ def test_the_state_comes_at_once_and_again_with_every_change(run, page):
     assert stream.answer.headers["content-type"].startswith("text/event-stream")
     assert stream.next() == ("hello", '{"controls": false}')
     assert stream.state()["round"] == 2
-    run[1].round(3, 40, 0.5, 0.0, lambda: traffic(3))
+    run[1].round(3, 40, loss=0.5, rate=0.0, traffic=lambda: traffic(3))
     run[1].say("round three is done")
     state = stream.state()
     assert (state["round"], state["losses"][-1]) == (3, [3, 0.5])
