@@ -34,12 +34,7 @@ class ExactAttack:
     """Collects rounds, solves, inverts."""
 
     def __init__(
-        self,
-        setting: Setting,
-        choice: Choice,
-        inversion: InversionOptions | None,
-        *,
-        relinks: bool = False,
+        self, setting: Setting, choice: Choice, inversion: InversionOptions | None, *, relinks: bool = False
     ) -> None:
         self._setting, self._choice, self._inversion, self._relinks = setting, choice, inversion, relinks
         self._rounds = Rounds(setting, choice)
@@ -98,7 +93,8 @@ class ExactAttack:
         """Recover from rounds with different parameters."""
         if self._inversion is None and not self._sees_data:
             raise UserError("attack exact with step_three false: the parameters moved, and step III is how it follows")
-        return recover_moving(self._setting, self._choice, trails, self._inversion or InversionOptions(), progress)
+        options = self._inversion or InversionOptions()
+        return recover_moving(self._setting, self._choice, trails, options=options, progress=progress)
 
     def _from_frozen(self, progress: Progress) -> Recovery:
         """Recover from the rounds with the first parameters."""
@@ -143,7 +139,7 @@ class ExactAttack:
                 f"Steps I and II by {self._choice.method.replace('_', ' ')}.",
                 *((f"{self._choice.remark}.",) if self._choice.remark else ()),
                 *notes_on_gradients(cells, certificate, self._rounds.noisy, solved),
-                *notes_on_models(self._setting, self._choice, bottoms, certificate, inverted),
+                *notes_on_models(self._setting, self._choice, bottoms, certificates=certificate, inverted=inverted),
                 *notes_on_rounds(self._choice, certificate, self._rounds.noisy),
                 *joined.notes,
                 *(() if known_labels is None else (NOTE,)),
@@ -167,7 +163,8 @@ class ExactAttack:
                 solved, "Data go past the attacked layer too, so labels would take step III, which is switched off."
             )
         given = None if early is None else [x if past else None for x, past in zip(early.slices, around, strict=True)]
-        return join_workers(cells, solved, Network.of(self._setting, self._choice.layers, model), given, self._known)
+        network = Network.of(self._setting, self._choice.layers, model)
+        return join_workers(cells, solved, network, given=given, known=self._known)
 
     def _invert(
         self, cells: Sequence[Cell], bottoms: Sequence[nn.Module], found: Sequence[Tensor], progress: Progress

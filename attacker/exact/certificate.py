@@ -23,7 +23,9 @@ def certify(batches: Sequence[Tensor], factors: Sequence[Factors], h: Tensor, v:
         here = batch[known[batch]]
         if len(here) == 0:
             continue
-        residual = torch.minimum(_rank_one(own, h[here], v[here]), _whole(own, batch, here, h, v))
+        residual = _rank_one(own, h[here], v[here])
+        if len(here) == len(batch) and bool(v[here].isfinite().all()):
+            residual = torch.minimum(residual, _whole(own, h[here], v[here]))
         worst[here] = torch.maximum(worst[here], residual)
     worst[~known] = torch.nan
     return worst
@@ -42,10 +44,8 @@ def _rank_one(factors: Factors, h: Tensor, v: Tensor) -> Tensor:
     return torch.where(both.isnan(), away_h, both)
 
 
-def _whole(factors: Factors, batch: Tensor, here: Tensor, h: Tensor, v: Tensor) -> Tensor:
+def _whole(factors: Factors, h: Tensor, v: Tensor) -> Tensor:
     """Return what all the batch's pairs together leave unexplained, relative to each pair's own part."""
-    if len(here) < len(batch) or not bool(v[here].isfinite().all()):
-        return h.new_full((len(here),), torch.inf)
-    rest = (factors.left * factors.sigma) @ factors.right.T - h[here].T @ v[here] / factors.size
-    unexplained: Tensor = rest.norm() * factors.size / (h[here].norm(dim=1) * v[here].norm(dim=1))
+    rest = (factors.left * factors.sigma) @ factors.right.T - h.T @ v / factors.size
+    unexplained: Tensor = rest.norm() * factors.size / (h.norm(dim=1) * v.norm(dim=1))
     return unexplained

@@ -1,10 +1,10 @@
 """What the attack will do, decided before the first round: the layer at each worker, the method, or why none works."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 from torch import nn
 
@@ -15,7 +15,6 @@ from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
 from vfl.observation import Setting
-from vfl.partition import Shape
 
 Method = Literal["subspaces", "least_squares", "rank_one"]
 Wanted = Literal["auto"] | Method
@@ -51,21 +50,22 @@ def choose(setting: Setting, wanted: Wanted, single: bool) -> Choice:
     if case.chance:
         return _despite_chance(case, wanted)
     if wanted != "auto":
-        method = METHODS[wanted]
-        refusal = method.refusal(case)
+        refusal = REFUSAL[wanted](case)
         if refusal:
-            raise UserError(f"attack exact{method.by}: {refusal}")
-        return method.choice(case)
-    others = [METHODS["least_squares"], METHODS["rank_one"]]
-    subspaces = METHODS["subspaces"]
-    refusals: dict[str, str] = {}
-    for method in [subspaces, *others] if case.first_has_room else [*others, subspaces]:
-        refusal = method.refusal(case)
+            by = "" if wanted == "subspaces" else f" by {wanted.replace('_', ' ')}"
+            raise UserError(f"attack exact{by}: {refusal}")
+        return case.choice(wanted)
+    refusals: dict[Method, str] = {}
+    # Subspaces first, unless they need later layers, of which less is known for certain
+    for method in sorted(REFUSAL, key=lambda method: method == "subspaces" and not case.first_has_room):
+        refusal = REFUSAL[method](case)
         if refusal is None:
-            return _with_help(case) if method is subspaces else method.choice(case)
-        refusals[method.by] = refusal
-    reasons = [f"{other.by.removeprefix(' by ')}: {refusals[other.by]}" for other in others]
-    raise UserError("; ".join([f"attack exact: {refusals[subspaces.by]}", *reasons]))
+            return _with_help(case) if method == "subspaces" else case.choice(method)
+        refusals[method] = refusal
+    raise UserError(
+        f"attack exact: {refusals['subspaces']}; least squares: {refusals['least_squares']}; "
+        f"rank one: {refusals['rank_one']}"
+    )
 
 
 @dataclass(frozen=True)
@@ -85,20 +85,24 @@ class _Case:
         """Look at the models; raise UserError with what stands in the way of every method."""
         bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
         chance = by_chance(setting)
-        problems = [*_moving(setting, single), *batchwise(setting), *(() if setting.frozen else chance)]
+        problems = (
+            [*batchwise(setting)] if setting.frozen else [*_moving(setting, single), *batchwise(setting), *chance]
+        )
         if problems:
             raise UserError("attack exact: " + "; ".join(problems))
-        layers = [
-            _usable(fully_connected(bottom, box.shape), bottom, box.shape, worker)
-            for worker, (bottom, box) in enumerate(zip(bottoms, setting.boxes, strict=True))
-        ]
-        case = cls(setting, single, bottoms, layers, chance)
+        case = cls(setting, single, bottoms, [_usable(setting, m, bottom) for m, bottom in enumerate(bottoms)], chance)
         if case.unbiased is not None and not setting.frozen:
             raise UserError(
                 f"attack exact: the parameters move, and no fully connected layer of worker {case.unbiased} has a "
                 f"bias, whose gradient tells the lengths; set training.lr to 0, or give a layer a bias"
             )
         return case
+
+    def choice(self, method: Method) -> Choice:
+        """Return what is done by a method that does not refuse."""
+        if method != "subspaces":
+            return Choice(method, self.first)
+        return Choice(method, tuple(layer for layer in self.with_room if layer is not None), self.single)
 
     @property
     def first(self) -> tuple[FullyConnected, ...]:
@@ -107,13 +111,18 @@ class _Case:
 
     @cached_property
     def with_room(self) -> list[FullyConnected | None]:
-        """Return each worker's first layer with room for two batches."""
-        size = self.setting.batch_size
-        return [next((layer for layer in own if room(layer, size, self.single)), None) for own in self.layers]
+        """Return each worker's first layer whose gradients show the whole batch and keep two batches apart."""
+        k = self.setting.batch_size
+        longer = k if self.single else 2 * k
+
+        def has_room(layer: FullyConnected) -> bool:
+            return k <= min(layer.inputs, layer.outputs) and longer <= max(layer.inputs, layer.outputs)
+
+        return [next(filter(has_room, own), None) for own in self.layers]
 
     @property
     def first_has_room(self) -> bool:
-        """Whether that is the first layer of all at every worker: of later ones less is known for certain."""
+        """Whether that is the first layer of all at every worker."""
         return all(layer is own[0] for layer, own in zip(self.with_room, self.layers, strict=True))
 
     @property
@@ -122,112 +131,70 @@ class _Case:
         return next((worker for worker, layer in enumerate(self.first) if not layer.bias), None)
 
 
-class _Solver(Protocol):
-    """A way to solve steps I and II."""
-
-    by: str
-    """As it is said in a sentence."""
-
-    def refusal(self, case: _Case) -> str | None:
-        """Return why it cannot tell the samples apart; None if it can."""
-
-    def choice(self, case: _Case) -> Choice:
-        """Return what is done with it."""
-
-
-class _Subspaces:
-    """Batches meet in the span of the samples that they share."""
-
-    by = ""
-
-    def refusal(self, case: _Case) -> str | None:
-        setting = case.setting
-        n, k = setting.samples, setting.batch_size
-        if not setting.frozen and any(layer and 2 * k > layer.inputs for layer in case.with_room):
-            return "the parameters move, so the layer's inputs must hold two batches; use smaller batches"
-        cramped = next((worker for worker, layer in enumerate(case.with_room) if layer is None), None)
-        if cramped is not None:
-            own = case.first[cramped]
-            return (
-                f"batches of {k} do not fit worker {cramped}'s fully connected layers (the first is {own.inputs} to "
-                f"{own.outputs}; both must hold a batch, the larger two)"
-            )
-        if case.single:
-            return None
-        if k >= n > 1:
-            return (
-                f"every batch holds all {n} samples, so nothing tells them apart; choose federation.batch_size "
-                f"below {n}"
-            )
-        return self._too_short(setting)
-
-    def choice(self, case: _Case) -> Choice:
-        layers = tuple(layer for layer in case.with_room if layer is not None)
-        return Choice("subspaces", layers, case.single)
-
-    def _too_short(self, setting: Setting) -> str | None:
-        n, k = setting.samples, setting.batch_size
-        per_epoch = math.ceil(n / k)
-        moves = not setting.frozen and setting.still_rounds < 2 * per_epoch
-        epochs = LEAST if moves else 2
-        if setting.schedule == "uniform" or setting.rounds >= epochs * per_epoch:
-            return None
-        why = " while the parameters move" if moves else ""
-        less = "training.lr to 0" if moves else "attack.epochs to 1 for what a single gradient shows"
+def _subspaces_refusal(case: _Case) -> str | None:
+    """Return why the batches' subspaces, which meet in the samples that they share, do not tell these apart."""
+    setting, n, k = case.setting, case.setting.samples, case.setting.batch_size
+    if not setting.frozen and any(layer and 2 * k > layer.inputs for layer in case.with_room):
+        return "the parameters move, so the layer's inputs must hold two batches; use smaller batches"
+    if None in case.with_room:
+        worker = case.with_room.index(None)
+        own = case.first[worker]
         return (
-            f"{n} samples in batches of {k} need {epochs} epochs ({epochs * per_epoch} rounds){why}, the run has "
-            f"{setting.rounds} rounds; set federation.epochs to {epochs}, or {less}"
+            f"batches of {k} do not fit worker {worker}'s fully connected layers (the first is {own.inputs} to "
+            f"{own.outputs}; both must hold a batch, the larger two)"
         )
+    if case.single:
+        return None
+    if k >= n > 1:
+        return undetermined(setting)
+    per_epoch = math.ceil(n / k)
+    moves = not setting.frozen and setting.still_rounds < 2 * per_epoch
+    epochs = LEAST if moves else 2
+    if setting.schedule == "uniform" or setting.rounds >= epochs * per_epoch:
+        return None
+    why = " while the parameters move" if moves else ""
+    less = "training.lr to 0" if moves else "attack.epochs to 1 for what a single gradient shows"
+    return (
+        f"{n} samples in batches of {k} need {epochs} epochs ({epochs * per_epoch} rounds){why}, the run has "
+        f"{setting.rounds} rounds; set federation.epochs to {epochs}, or {less}"
+    )
 
 
-class _LeastSquares:
-    """The rounds are linear equations for the samples' gradients."""
-
-    by = " by least squares"
-
-    def refusal(self, case: _Case) -> str | None:
-        if not case.setting.frozen:
-            return "the parameters move, and with them every sample's gradient"
-        if case.unbiased is not None:
-            return f"no fully connected layer of worker {case.unbiased} has a bias, whose gradient it begins with"
-        return "it needs the batch indices of many rounds" if case.single else undetermined(case.setting)
-
-    def choice(self, case: _Case) -> Choice:
-        return Choice("least_squares", case.first)
+def _least_squares_refusal(case: _Case) -> str | None:
+    """Return why the rounds, linear equations for the samples' gradients, do not determine them."""
+    if not case.setting.frozen:
+        return "the parameters move, and with them every sample's gradient"
+    if case.unbiased is not None:
+        return f"no fully connected layer of worker {case.unbiased} has a bias, whose gradient it begins with"
+    return "it needs the batch indices of many rounds" if case.single else undetermined(case.setting)
 
 
-class _RankOne:
-    """Fewer rounds, completed by what is known of a sample's gradient."""
-
-    by = " by rank one"
-
-    def refusal(self, case: _Case) -> str | None:
-        if not case.setting.frozen or case.single or case.unbiased is not None:
-            return "it needs frozen parameters, indices and a bias"
-        return too_few_rounds(case.setting, case.first)
-
-    def choice(self, case: _Case) -> Choice:
-        return Choice("rank_one", case.first)
+def _rank_one_refusal(case: _Case) -> str | None:
+    """Return why rank one does not complete rounds that are too few for least squares."""
+    if not case.setting.frozen or case.single or case.unbiased is not None:
+        return "it needs frozen parameters, indices and a bias"
+    return too_few_rounds(case.setting, case.first)
 
 
-METHODS: dict[Method, _Solver] = {
-    "subspaces": _Subspaces(),
-    "least_squares": _LeastSquares(),
-    "rank_one": _RankOne(),
+REFUSAL: dict[Method, Callable[[_Case], str | None]] = {
+    "subspaces": _subspaces_refusal,
+    "least_squares": _least_squares_refusal,
+    "rank_one": _rank_one_refusal,
 }
+"""Why a method cannot tell the samples apart; None if it can."""
 
 
 def _with_help(case: _Case) -> Choice:
     """Choose subspaces, with least squares beside them or a hint at it: should they leave samples open, it may not."""
-    choice, setting, squares = METHODS["subspaces"].choice(case), case.setting, METHODS["least_squares"]
-    if not setting.frozen or case.single or case.unbiased is not None:
+    choice = case.choice("subspaces")
+    if not case.setting.frozen or case.single or case.unbiased is not None:
         return choice
-    too_few = squares.refusal(case)
+    too_few = _least_squares_refusal(case)
     if too_few:
         return replace(choice, hint=f"Least squares takes more rounds: {too_few}.")
-    size = squares_bytes(setting, case.first)
+    size = squares_bytes(case.setting, case.first)
     if size <= MOST_BYTES:
-        return replace(choice, beside=squares.choice(case))
+        return replace(choice, beside=case.choice("least_squares"))
     hint = (
         f"The rounds suffice for least squares, which would keep {size / 1e9:.1f} GB of them in memory: "
         f"set attack.method to least_squares."
@@ -237,14 +204,13 @@ def _with_help(case: _Case) -> Choice:
 
 def _despite_chance(case: _Case, wanted: Wanted) -> Choice:
     """Choose subspaces for models that differ each time, if what flows into the layers is the same."""
-    refusal = METHODS["subspaces"].refusal(case)
-    problems = [*case.chance, *([refusal] if refusal else [])]
+    refusal = _subspaces_refusal(case)
     if wanted in ("auto", "subspaces") and not refusal:
-        choice = METHODS["subspaces"].choice(case)
+        choice = case.choice("subspaces")
         parts = zip(case.bottoms, case.setting.boxes, choice.layers, strict=True)
         if all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
             return replace(choice, remark=CHANCE)
-    raise UserError("attack exact: " + "; ".join(problems))
+    raise UserError("attack exact: " + "; ".join([*case.chance, *([refusal] if refusal else [])]))
 
 
 def squares_bytes(setting: Setting, layers: Sequence[FullyConnected]) -> int:
@@ -253,16 +219,8 @@ def squares_bytes(setting: Setting, layers: Sequence[FullyConnected]) -> int:
     return 8 * numbers * min(setting.rounds, 2 * setting.samples)
 
 
-def room(layer: FullyConnected, batch_size: int, single: bool = False) -> bool:
-    """Tell whether a layer's gradients show the whole batch and keep two batches apart."""
-    fits = batch_size <= min(layer.inputs, layer.outputs)
-    return fits and (single or 2 * batch_size <= max(layer.inputs, layer.outputs))
-
-
 def _moving(setting: Setting, single: bool) -> list[str]:
     """Return why samples cannot be followed through moving parameters."""
-    if setting.frozen:
-        return []
     if single:
         return ["the parameters move, and attack.epochs 1 does not follow them; leave it out, or set training.lr to 0"]
     if setting.schedule == "uniform":
@@ -273,8 +231,10 @@ def _moving(setting: Setting, single: bool) -> list[str]:
     return []
 
 
-def _usable(layers: list[FullyConnected], bottom: nn.Module, shape: Shape, worker: int) -> list[FullyConnected]:
-    """Return the layers whose gradients tell lengths too; without any, those that tell directions alone."""
+def _usable(setting: Setting, worker: int, bottom: nn.Module) -> list[FullyConnected]:
+    """Return a worker's layers whose gradients tell lengths too; without any, those that tell directions alone."""
+    shape = setting.boxes[worker].shape
+    layers = fully_connected(bottom, shape)
     if not layers:
         raise UserError(
             f"attack exact: the model of worker {worker} has no fully connected layer, whose gradient it reads (one "

@@ -1,7 +1,7 @@
 """What there is to say of a recovery: what was parted, what is to be trusted, and where a model stops the attack."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 
@@ -10,8 +10,10 @@ from attacker.exact.choice import Choice
 from attacker.exact.step_three import Inverted
 from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.solve import Solved
+from vfl.models.layers import FullyConnected
 from vfl.models.stem import dense_functions, stem
 from vfl.observation import Setting
+from vfl.partition import Shape
 
 ALTERED = 1e-3
 """A median certificate above this is not rounding: a worker changed its gradients."""
@@ -48,39 +50,14 @@ def notes_on_rounds(choice: Choice, certificates: Tensor, noisy: bool) -> list[s
 
 
 def notes_on_models(
-    setting: Setting, choice: Choice, bottoms: Sequence[nn.Module], certificates: Tensor, inverted: Inverted | None
+    setting: Setting, choice: Choice, bottoms: Sequence[nn.Module], *, certificates: Tensor, inverted: Inverted | None
 ) -> list[str]:
     """Return sentences on what the workers' models keep from the attack, the same one once for all it is true of."""
     found: dict[str, list[int]] = {}
     missed: dict[str, int] = {}
     for worker, (layer, box, model) in enumerate(zip(choice.layers, setting.boxes, bottoms, strict=True)):
-        size = math.prod(box.shape)
-        if not layer.bias:
-            found.setdefault(
-                f"no fully connected layer has a bias, so what flows into {layer.name} is known up to its length, and "
-                f"labels are not read",
-                [],
-            ).append(worker)
-        if layer.inputs < size:
-            found.setdefault(
-                f"{layer.name} takes {layer.inputs} numbers of a slice of {size}: different data look the same to it, "
-                f"and only its inputs are recovered for certain",
-                [],
-            ).append(worker)
-        hidden = dense_functions(model, layer.name, box.shape)
-        if hidden:
-            found.setdefault(
-                f"data are multiplied with {', '.join(hidden)} before {layer.name} is met, by a function and not an "
-                f"nn.Linear: the gradients of such a layer, which may tell more, are not read; write it as one",
-                [],
-            ).append(worker)
-        first = () if layer.sees_data else stem(model, layer.name, box.shape)[:1]
-        if first in (("ReLU",), ("clamping",)):
-            found.setdefault(
-                f"the data meet {first[0]} before anything else: the values that it cuts off are in no gradient, and "
-                f"those shown in their place are arbitrary",
-                [],
-            ).append(worker)
+        for sentence in _kept_back(layer, box.shape, model):
+            found.setdefault(sentence, []).append(worker)
         sure = certificates[:, worker] <= UNSURE
         count = 0 if inverted is None else int((inverted.missed[:, worker] & sure).sum())
         if count:
@@ -92,6 +69,32 @@ def notes_on_models(
         f"slice{'s' if count > 1 else ''}, back through {before}: the representations stand, these data do not."
         for before, count in missed.items()
     ]
+
+
+def _kept_back(layer: FullyConnected, shape: Shape, model: nn.Module) -> Iterator[str]:
+    """Yield what one worker's model keeps from the attack on one of its layers."""
+    if not layer.bias:
+        yield (
+            f"no fully connected layer has a bias, so what flows into {layer.name} is known up to its length, and "
+            f"labels are not read"
+        )
+    if layer.inputs < math.prod(shape):
+        yield (
+            f"{layer.name} takes {layer.inputs} numbers of a slice of {math.prod(shape)}: different data look the same "
+            f"to it, and only its inputs are recovered for certain"
+        )
+    hidden = dense_functions(model, layer.name, shape)
+    if hidden:
+        yield (
+            f"data are multiplied with {', '.join(hidden)} before {layer.name} is met, by a function and not an "
+            f"nn.Linear: the gradients of such a layer, which may tell more, are not read; write it as one"
+        )
+    first = () if layer.sees_data else stem(model, layer.name, shape)[:1]
+    if first in (("ReLU",), ("clamping",)):
+        yield (
+            f"the data meet {first[0]} before anything else: the values that it cuts off are in no gradient, and "
+            f"those shown in their place are arbitrary"
+        )
 
 
 def _named(workers: Sequence[int], of: int) -> str:

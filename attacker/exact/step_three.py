@@ -86,19 +86,16 @@ class _Inversion:
             part[known] = x.float()[which]
             offer(part)
 
+        def step(at: int, of: int) -> None:
+            done = int((self.worker + at / max(of, 1)) * self.setting.samples)
+            progress("step III", done, self.setting.workers * self.setting.samples)
+
         done = invert(
             self.model.float(), self.layer.name, distinct, shape, seed=self.setting.seed, device=self.setting.device,
-            options=self.options,
-            progress=lambda at, of: progress("step III", *self._overall(at / max(of, 1))),
-            offer=show, unit=not self.layer.bias,
+            options=self.options, progress=step, offer=show, unit=not self.layer.bias,
         )  # fmt: skip
         slices[known], residual[known] = done.x.float().cpu()[which], done.residual.float().cpu()[which]
         return slices, residual
-
-    def _overall(self, share: float) -> tuple[int, int]:
-        """Return how many slices are done and how many there are, given a share of this worker's."""
-        samples = self.setting.samples
-        return int((self.worker + share) * samples), self.setting.workers * samples
 
 
 def unfinished(setting: Setting, slices: Sequence[Tensor], cells: tuple[tuple[int, ...], ...]) -> Recovery:

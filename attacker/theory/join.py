@@ -15,9 +15,8 @@ from torch.nn.functional import pad
 
 from attacker.exact.steps12.cells import Cell
 from attacker.exact.workers.labels import Network
-from attacker.exact.workers.pairing import Equations, equations, match
+from attacker.exact.workers.pairing import Equations, Forward, equations, match, rearrange
 from attacker.exact.workers.tails import Tail, run_tail, top_jacobian
-from attacker.exact.workers.tuples import Forward, rearrange
 from vfl.seeds import generator
 
 AGREE = 1e-5

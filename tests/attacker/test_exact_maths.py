@@ -13,7 +13,7 @@ from attacker.exact.steps12.cone import separate
 from attacker.exact.steps12.factors import Factors, factorize
 from attacker.exact.steps12.solve import Solved, solve
 from attacker.exact.steps12.subspaces import common, inputs_side, outputs_side
-from attacker.exact.workers import tuples
+from attacker.exact.workers import pairing
 
 
 def relu_layer(samples: int, inputs: int, outputs: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -203,7 +203,7 @@ def test_certificate_tells_right_from_wrong():
 def test_candidates_of_one_label_go_where_one_of_them_fits_to_rounding(most, monkeypatch):
     # Met on CIFAR-10: candidate 0 of worker 1 is off by a little, so either arrangement of it fits badly, and the sums
     # of the two arrangements' misfits say the wrong thing.
-    monkeypatch.setattr(tuples, "MOST", most)
+    monkeypatch.setattr(pairing, "MOST", most)
     known = {(0, 1, 0, 0): 1.3e-6, (1, 0, 1, 1): 3.6e-5, (0, 0, 0, 0): 1.7e-5, (1, 1, 1, 1): 1.4e-5}
 
     class Misfits:
@@ -211,4 +211,4 @@ def test_candidates_of_one_label_go_where_one_of_them_fits_to_rounding(most, mon
             found = [known.get(tuple(row), 1e-3) for row in choice.tolist()]
             return torch.tensor(found, dtype=torch.float64), torch.zeros(len(choice), dtype=torch.long)
 
-    assert tuples.rearrange(Misfits(), 2, 4).tolist() == [[0, 1, 0, 0], [1, 0, 1, 1]]
+    assert pairing.rearrange(Misfits(), 2, 4).tolist() == [[0, 1, 0, 0], [1, 0, 1, 1]]

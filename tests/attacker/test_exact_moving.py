@@ -10,8 +10,7 @@ from torch import Tensor
 from attacker.driver.follow import Follower
 from attacker.exact.certificate import UNSURE
 from attacker.exact.moving import pursuit
-from attacker.exact.moving.correct import Where, outside
-from attacker.exact.moving.lengths import lengths_and_v
+from attacker.exact.moving.correct import Where, lengths_and_v, outside
 from attacker.exact.moving.match import SeveralRounds, Unsettled, match_rounds, rounds_to_match
 from attacker.exact.steps12.factors import factorize
 from attacker.interface import Recovery, attacks, silent
@@ -184,7 +183,8 @@ def test_data_that_nearly_fit_are_moved_until_they_explain_several_rounds() -> N
     goal = SeveralRounds.of(trail, rounds, wanted)
     assert float(goal.residuals(wanted).max()) < 1e-5  # each round with its own parameters
     assert float(goal.residuals(start).min()) > 1e-3
-    found = match_rounds(trail, Unsettled(samples, rounds, start), 0, InversionOptions(attempts=1), lambda _: None)
+    unsettled, options = Unsettled(samples, rounds, start), InversionOptions(attempts=1)
+    found = match_rounds(trail, unsettled, seed=0, options=options, progress=lambda _: None)
     error, before = ((one - wanted).flatten(1).square().mean(1).sqrt() for one in (found, start))
     assert float(error.median()) < 0.1 * float(before.median())
     assert bool((goal.residuals(found) < goal.residuals(start)).all())

@@ -1,4 +1,4 @@
-"""Each sample's h in one round, from all its rounds: as if nothing moved, then with the moves known."""
+"""Each sample's h in one round: its direction from all its rounds, its length from the round's gradient of the bias."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacker.exact.certificate import UNSURE
 from attacker.exact.moving.trail import Trail
 from attacker.exact.steps12.factors import Factors
 from vfl.maths.subspaces import beyond
@@ -13,6 +14,10 @@ from vfl.maths.subspaces import beyond
 OUTLIER = 3.0
 """A round whose distance is so many times the median, and `FAR`, has no part of the sample: its v was zero there."""
 FAR = 0.02
+OUTSIDE = 0.5
+"""A direction with a larger share outside of the round's space has no part in it."""
+SAME = 1e-6
+"""Directions whose span is flatter than this, relative, are not told apart."""
 
 
 @dataclass(frozen=True)
@@ -40,70 +45,67 @@ class Where:
 
 
 class Meetings:
-    """What pairs of rounds have to do with each other, each computed once."""
+    """What the rounds have to do with each other, each pair computed once, and what that says of a sample's h."""
 
-    def __init__(self, trail: Trail) -> None:
-        self._bases = [stop.factors.left for stop in trail.stops]
+    def __init__(self, trail: Trail, where: Where) -> None:
+        self._where, self._factors = where, [stop.factors for stop in trail.stops]
         self._products: dict[tuple[int, int], Tensor] = {}
         self._gaps: dict[tuple[int, int], Tensor] = {}
 
-    def __call__(self, t: int, base: int) -> Tensor:
+    def unmoved(self, n: int, base: int) -> Tensor:
+        """Return the unit vector of a round's space nearest to those of the sample's rounds, as if h stood still."""
+        others = [t for t in self._where.rounds[n] if t != base]
+        left = self._factors[base].left
+        if left.shape[1] == 0 or not others:
+            return left.new_full((len(left),), torch.nan)
+        for _ in range(2):
+            products = [self._product(t, base) for t in others]
+            gram = sum((one.T @ one for one in products), left.new_zeros(left.shape[1], left.shape[1]))
+            coordinates = torch.linalg.eigh(gram)[1][:, -1]
+            away = torch.stack([1 - (one @ coordinates).square().sum() for one in products]).clamp_min(0).sqrt()
+            near = [t for t, distance in zip(others, away.tolist(), strict=True) if distance <= _limit(away)]
+            if len(near) == len(others):
+                break
+            others = near
+        vector: Tensor = left @ coordinates
+        return vector if float(vector.sum()) >= 0 else -vector
+
+    def moved(self, n: int, predicted: Mapping[int, Tensor]) -> Tensor:
+        """Return h in the base round: the vector of its space that, moved as the estimate says, is in all others.
+
+        `predicted` has for each of the sample's rounds the estimate's h. The vector h = P c solves, in least squares,
+        (1 - P_t P_t^T) (h + move_t) = 0 for all t: linear in c.
+        """
+        base = self._where.base[n]
+        left = self._factors[base].left
+        size = left.shape[1]
+        matrix, right = left.new_zeros(size, size), left.new_zeros(size)
+        away = {t: float(outside(self._factors[t], h[None])) for t, h in predicted.items()}
+        limit = _limit(torch.tensor(list(away.values())))
+        for t, h in predicted.items():
+            if t == base or away[t] > limit:
+                continue
+            move = h - predicted[base]
+            matrix += self._gap(t, base)
+            right -= left.T @ move - self._product(t, base).T @ (self._factors[t].left.T @ move)
+        # Weakly tied to the estimate: the meetings may leave a direction open
+        tie = 1e-6 * float(matrix.diagonal().mean()) + torch.finfo(torch.float64).tiny
+        matrix.diagonal().add_(tie)
+        solved: Tensor = left @ torch.linalg.solve(matrix, right + tie * (left.T @ predicted[base]))
+        return solved
+
+    def _product(self, t: int, base: int) -> Tensor:
         """Return basis_t^T basis_b."""
         if (t, base) not in self._products:
-            self._products[t, base] = self._bases[t].T @ self._bases[base]
+            self._products[t, base] = self._factors[t].left.T @ self._factors[base].left
         return self._products[t, base]
 
-    def gap(self, t: int, base: int) -> Tensor:
+    def _gap(self, t: int, base: int) -> Tensor:
         """Return basis_b^T (1 - P_t P_t^T) basis_b: how far vectors of the one space are from the other."""
         if (t, base) not in self._gaps:
-            product = self(t, base)
+            product = self._product(t, base)
             self._gaps[t, base] = torch.eye(product.shape[1], dtype=product.dtype) - product.T @ product
         return self._gaps[t, base]
-
-
-def unmoved(trail: Trail, where: Where, meetings: Meetings, n: int, base: int) -> Tensor:
-    """Return the unit vector of the base round's space that is nearest to all rounds' spaces, as if h stood still."""
-    others = [t for t in where.rounds[n] if t != base]
-    left = trail.stops[base].factors.left
-    if left.shape[1] == 0 or not others:
-        return left.new_full((len(left),), torch.nan)
-    for _ in range(2):
-        gram = sum(
-            (meetings(t, base).T @ meetings(t, base) for t in others), left.new_zeros(left.shape[1], left.shape[1])
-        )
-        coordinates = torch.linalg.eigh(gram)[1][:, -1]
-        away = torch.stack([1 - (meetings(t, base) @ coordinates).square().sum() for t in others]).clamp_min(0).sqrt()
-        near = [t for t, distance in zip(others, away.tolist(), strict=True) if distance <= _limit(away)]
-        if len(near) == len(others):
-            break
-        others = near
-    vector: Tensor = left @ coordinates
-    return vector if float(vector.sum()) >= 0 else -vector
-
-
-def moved(trail: Trail, where: Where, meetings: Meetings, n: int, predicted: Mapping[int, Tensor]) -> Tensor:
-    """Return h in the base round: the vector of its space that, moved as the estimate says, is in all other spaces.
-
-    `predicted` has for each of the sample's rounds the estimate's h. The vector h = P c solves, in least squares,
-    (1 - P_t P_t^T) (h + move_t) = 0 for all t: linear in c.
-    """
-    base = where.base[n]
-    left = trail.stops[base].factors.left
-    size = left.shape[1]
-    matrix, right = left.new_zeros(size, size), left.new_zeros(size)
-    away = {t: float(outside(trail.stops[t].factors, h[None])) for t, h in predicted.items()}
-    limit = _limit(torch.tensor(list(away.values())))
-    for t, h in predicted.items():
-        if t == base or away[t] > limit:
-            continue
-        move, meeting = h - predicted[base], meetings(t, base)
-        matrix += meetings.gap(t, base)
-        right -= left.T @ move - meeting.T @ (trail.stops[t].factors.left.T @ move)
-    # Weakly tied to the estimate: the meetings may leave a direction open
-    tie = 1e-6 * float(matrix.diagonal().mean()) + torch.finfo(torch.float64).tiny
-    matrix.diagonal().add_(tie)
-    solved: Tensor = left @ torch.linalg.solve(matrix, right + tie * (left.T @ predicted[base]))
-    return solved
 
 
 def outside(factors: Factors, h: Tensor) -> Tensor:
@@ -115,3 +117,45 @@ def outside(factors: Factors, h: Tensor) -> Tensor:
 
 def _limit(distances: Tensor) -> float:
     return OUTLIER * float(distances.median()) + FAR
+
+
+def lengths_and_v(factors: Factors, directions: Tensor, widest: float = OUTSIDE) -> tuple[Tensor, Tensor]:
+    """Return the lengths (k,) of a batch's directions (k, inputs) and their v (k, outputs); NaN if not in it.
+
+    What is left of samples without a direction, or with one that another has too, shows in the others' v and, if it
+    were not left out, in their lengths.
+    """
+    k, outputs = len(directions), len(factors.right)
+    lengths = directions.new_full((k,), torch.nan)
+    v = directions.new_full((k, outputs), torch.nan)
+    inside = directions @ factors.left  # (k, rank)
+    there = (inside.norm(dim=1) > (1 - widest**2) ** 0.5).nonzero()[:, 0]
+    if factors.bias is None or len(there) == 0:
+        return lengths, v
+    basis, values, coordinates = torch.linalg.svd(inside[there].T)
+    rank = int((values > SAME * values[0]).sum())
+    dual = (coordinates[:rank].T / values[:rank]) @ basis[:, :rank].T
+    spectrum = factors.sigma[:, None] * factors.right.T
+    rows = dual @ spectrum * factors.size  # length times v
+    hidden = torch.linalg.qr((basis[:, rank:].T @ spectrum).T).Q
+    seen = rows - (rows @ hidden) @ hidden.T
+    bias = factors.bias * factors.size
+    bias = bias - hidden @ (hidden.T @ bias)
+    size = seen.norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)
+    unit = seen / size[:, None]
+    inverse = torch.linalg.lstsq(unit.T, bias[:, None], rcond=1e-9, driver="gelsd").solution
+    found = inverse[:, 0] / size
+    lengths[there] = 1 / found
+    v[there] = rows * found[:, None]
+    return lengths, v
+
+
+def misfit(factors: Factors, h: Tensor) -> Tensor:
+    """Return how far each h (k, inputs) of a batch is from its gradients: outside of the space, or of another length.
+
+    The directions that are far outside are left out of the lengths, so that a wrong sample spoils no other's.
+    """
+    size = h.norm(dim=1)
+    away = outside(factors, h)
+    lengths, _ = lengths_and_v(factors, (h / size[:, None]).nan_to_num(0.0), UNSURE)
+    return torch.fmax(away, (size / lengths - 1).abs())

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -12,8 +11,6 @@ from attacker.exact.moving.trail import Trail
 from attacker.exact.steps12.factors import Factors
 from attacker.inversion.attempt import Tick
 from attacker.inversion.spread import in_order, in_parallel
-
-T = TypeVar("T")
 
 
 class Estimate:
@@ -45,7 +42,7 @@ class Estimate:
         changed = [self.changed[stop.batch].nonzero()[:, 0] for stop in stops]
         work = [t for t, rows in enumerate(changed) if len(rows)]
         jobs = [partial(_represent, self._trail, t, self.x[stops[t].batch[changed[t]]]) for t in work]
-        for t, h in zip(work, _results(jobs), strict=True):
+        for t, h in zip(work, in_order(in_parallel(jobs, torch.get_num_threads())), strict=True):
             self._h[t][changed[t]] = h
         self.changed[:] = False
         return self._h
@@ -64,8 +61,3 @@ class Estimate:
 def _represent(trail: Trail, t: int, x: Tensor, tick: Tick) -> Tensor:
     tick()
     return trail.representations(t, x)
-
-
-def _results(jobs: Sequence[Callable[[Tick], T]]) -> list[T]:
-    """Run jobs on all cores; their results in order."""
-    return in_order(in_parallel(jobs, torch.get_num_threads()))

@@ -109,11 +109,11 @@ class Unsettled:
 
 
 def match_rounds(
-    trail: Trail, unsettled: Unsettled, seed: int, options: InversionOptions, progress: Callable[[int], None]
+    trail: Trail, unsettled: Unsettled, *, seed: int, options: InversionOptions, progress: Callable[[int], None]
 ) -> Tensor:
     """Return data of the samples that explain their rounds better; `progress` hears how many are done."""
     parts = torch.arange(len(unsettled.samples)).split(CHUNK)
-    jobs = [partial(_matched, trail, unsettled.rows(some), seed, options) for some in parts]
+    jobs = [partial(_matched, trail, unsettled.rows(some), seed=seed, options=options) for some in parts]
     found, done = unsettled.x.clone(), 0
     with closing(in_parallel(jobs, torch.get_num_threads())) as looks:
         for number, moved in chain.from_iterable(looks):
@@ -123,7 +123,7 @@ def match_rounds(
     return found
 
 
-def _matched(trail: Trail, unsettled: Unsettled, seed: int, options: InversionOptions, tick: Tick) -> Tensor:
+def _matched(trail: Trail, unsettled: Unsettled, tick: Tick, *, seed: int, options: InversionOptions) -> Tensor:
     goal = SeveralRounds.of(trail, unsettled.rounds, unsettled.x)
     options = options.model_copy(update={"polish_steps": STEPS, "levels": 0})
     found, residual = polish(goal, unsettled.x, options, tick)

@@ -7,9 +7,8 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from attacker.exact.moving.correct import Meetings, Where, moved, outside, unmoved
+from attacker.exact.moving.correct import Meetings, Where, lengths_and_v, misfit, outside
 from attacker.exact.moving.estimate import Estimate
-from attacker.exact.moving.lengths import lengths_and_v, misfit
 from attacker.exact.moving.match import Unsettled, match_rounds, rounds_to_match
 from attacker.exact.moving.trail import Trail
 from attacker.inversion import InversionOptions
@@ -61,7 +60,7 @@ class Pursuit:
     ) -> None:
         self._trail, self._where, self._shape, self._options = trail, where, shape, options
         self._sees_data, self._place = sees_data, torch.device(resolve_device(device))
-        self._meetings = Meetings(trail)
+        self._meetings = Meetings(trail, where)
         self._groups = {t: torch.tensor(where.based(t)) for t in sorted(set(where.base))}
         self._estimate = Estimate(trail, where, shape)
         self._residual = torch.full((len(where.base),), torch.inf)
@@ -124,7 +123,8 @@ class Pursuit:
         rounds = [rounds_to_match(self._where, n, _numbers(estimate.own(shares, n))) for n in chosen.tolist()]
         before = estimate.x[chosen]
         unsettled = Unsettled(chosen, rounds, before)
-        estimate.put(chosen, match_rounds(self._trail, unsettled, self._problem.seed, self._options, progress))
+        seed, options = self._problem.seed, self._options
+        estimate.put(chosen, match_rounds(self._trail, unsettled, seed=seed, options=options, progress=progress))
         after = estimate.medians(outside)[chosen]
         worse = ~(after < away)
         estimate.put(chosen[worse], before[worse])
@@ -148,9 +148,7 @@ class Pursuit:
         targets = self._unknown()
         for t, members in self._groups.items():
             stop = self._trail.stops[t]
-            directions = torch.stack(
-                [unmoved(self._trail, self._where, self._meetings, n, t) for n in stop.batch.tolist()]
-            )
+            directions = torch.stack([self._meetings.unmoved(n, t) for n in stop.batch.tolist()])
             lengths, _ = lengths_and_v(stop.factors, directions)
             directions, lengths = _upright(directions, lengths)
             usual = lengths[lengths > 0].median() if bool((lengths > 0).any()) else lengths.new_tensor(torch.nan)
@@ -168,7 +166,7 @@ class Pursuit:
             for n in changed.nonzero()[:, 0].tolist():
                 own = self._estimate.own(predicted, n)
                 if bool(own[self._where.base[n]][0].isfinite()):
-                    self._moved[n] = moved(self._trail, self._where, self._meetings, n, own)
+                    self._moved[n] = self._meetings.moved(n, own)
         for t, members in self._groups.items():
             stop = self._trail.stops[t]
             h = predicted[t] @ stop.factors.left @ stop.factors.left.T

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from attacker.exact.certificate import UNSURE
 from attacker.exact.choice import LEAST, Choice
-from attacker.exact.moving.correct import Where
-from attacker.exact.moving.lengths import lengths_and_v
+from attacker.exact.moving.correct import Where, lengths_and_v
 from attacker.exact.moving.pursuit import Followed, Pursuit
 from attacker.exact.moving.trail import Trails
 from attacker.exact.step_three import unfinished
@@ -25,7 +24,7 @@ from vfl.observation import Setting
 
 
 def recover_moving(
-    setting: Setting, choice: Choice, trails: Trails, options: InversionOptions, progress: Progress
+    setting: Setting, choice: Choice, trails: Trails, *, options: InversionOptions, progress: Progress
 ) -> Recovery:
     """Follow every worker's samples, then read the labels off the rounds that they were recovered from."""
     _check(trails, setting)
@@ -44,7 +43,7 @@ def recover_moving(
         followed.append(pursuit.follow(step))
         share(progress, lambda: unfinished(setting, [own.x for own in followed], together))
     known = setting.labels
-    labels = _labels(setting, choice, trails, where, followed) if known is None else torch.tensor(known)
+    labels = _labels(setting, choice, trails, where=where, followed=followed) if known is None else torch.tensor(known)
     certificates = torch.stack([own.unexplained for own in followed], dim=1)
     for cell in together:  # what they have in common was found, and no round tells what of it is whose
         certificates[list(cell)] = certificates[list(cell)].clamp_min(1.0)
@@ -68,7 +67,7 @@ def _check(trails: Trails, setting: Setting) -> None:
         )
 
 
-def _labels(setting: Setting, choice: Choice, trails: Trails, where: Where, followed: Sequence[Followed]) -> Tensor:
+def _labels(setting: Setting, choice: Choice, trails: Trails, *, where: Where, followed: Sequence[Followed]) -> Tensor:
     """Return every sample's label, -1 where unknown: the network of its own base round tells it."""
     labels, data = torch.full((setting.samples,), -1), [own.x for own in followed]
     for t in sorted(set(where.base)):
@@ -84,7 +83,7 @@ def _labels(setting: Setting, choice: Choice, trails: Trails, where: Where, foll
             cells = [Cell((place,), ()) for place in range(len(batch))]
             network = Network.of(setting, choice.layers, known)
             given = [x[batch] if around else None for x, around in zip(data, network.bypassed(), strict=True)]
-            joined = join_workers(cells, solved, network, given)
+            joined = join_workers(cells, solved, network, given=given)
         based = torch.tensor([where.base[n] == t for n in batch.tolist()])
         labels[batch[based]] = joined.labels[based]
     return labels

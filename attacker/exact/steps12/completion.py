@@ -57,7 +57,7 @@ def kept(layer: FullyConnected) -> int:
 
 
 def complete(
-    batches: Sequence[Tensor], samples: int, gradients: Tensor, whole: bool, progress: Callable[[int], None]
+    batches: Sequence[Tensor], samples: int, gradients: Tensor, *, whole: bool, progress: Callable[[int], None]
 ) -> tuple[Solved, Tensor]:
     """Return h, v and certificates from one worker's gradients (rounds, outputs or fewer, inputs and bias)."""
     means = batch_matrix(batches, samples)

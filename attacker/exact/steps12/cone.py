@@ -11,6 +11,10 @@ ROW_OVER_NOISE = 100.0
 """Rows of the basis below this many times the noise of an entry point nowhere in particular: never picked as rays."""
 AT_ONCE_NUMBERS = 1 << 19
 """How many numbers are worked on together when zeros sharpen many vectors: what the caches hold."""
+NEGATIVE = 1e-3
+"""The share of a unit vector that may be negative: more of it shows that the vector is no sample's."""
+PROGRAMS = 6
+"""Linear programs tried per vector that is missing."""
 
 
 def separate(basis: Tensor, noise: float) -> Tensor | None:
@@ -21,18 +25,17 @@ def separate(basis: Tensor, noise: float) -> Tensor | None:
 def separate_all(bases: Sequence[Tensor], noises: Sequence[float]) -> list[Tensor | None]:
     """Do so for many subspaces: the rays of each by itself, their zeros together where as many samples share one."""
     found = [first_rays(basis, noise) for basis, noise in zip(bases, noises, strict=True)]
-    alike: dict[tuple[int, ...], list[int]] = {}
+    alike: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
     for position, vectors in enumerate(found):
         if vectors is not None and vectors.shape[1] > 1:
-            alike.setdefault(tuple(vectors.shape), []).append(position)
-    for (space, k), positions in alike.items():
+            alike.setdefault(tuple(vectors.shape), []).append((position, vectors.T))
+    for (space, k), group in alike.items():
         at_once = max(1, AT_ONCE_NUMBERS // (space * k * k))
-        for start in range(0, len(positions), at_once):
-            block = positions[start : start + at_once]
-            rays = torch.stack([_known(found[position]).T for position in block])
-            own = torch.stack([bases[position] for position in block])
-            sharp = sharpen_zeros(own, rays, torch.tensor([noises[position] for position in block]).double())
-            for position, vectors in zip(block, sharp, strict=True):
+        for start in range(0, len(group), at_once):
+            positions, rays = zip(*group[start : start + at_once], strict=True)
+            own = torch.stack([bases[position] for position in positions])
+            noise = torch.tensor([noises[position] for position in positions]).double()
+            for position, vectors in zip(positions, sharpen_zeros(own, torch.stack(rays), noise), strict=True):
                 found[position] = vectors.T
     return found
 
@@ -131,9 +134,77 @@ def _null_vectors(rows: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     return directions[:, -1], sound
 
 
-def _known(vectors: Tensor | None) -> Tensor:
-    assert vectors is not None
-    return vectors
+def are_samples(basis: Tensor, vectors: Tensor, noise: float) -> Tensor:
+    """Tell which unit vectors (space, n) of the subspace are non-negative and zero more often than a mixture can be."""
+    alive = vector_norm(basis, dim=1) > ROW_OVER_NOISE * noise
+    zeros = alive[:, None] & (vectors.abs() < 20 * noise + 1e-6)
+    # Any vertex of the cone has k - 1 zeros. A sample has its ReLU's, in every direction of what it is orthogonal to
+    often = zeros.sum(dim=0) >= 3 * basis.shape[1]
+    found: Tensor = often & (vector_norm(vectors.clamp_max(0), dim=0) <= NEGATIVE)
+    return found
+
+
+def complete_rays(basis: Tensor, vectors: Tensor | None, noise: float) -> Tensor | None:
+    """Return the samples' unit vectors (space, k): the right ones of `vectors` and those that linear programs find.
+
+    Among the non-negative vectors of the subspace the program takes the one that is largest at a coordinate for its
+    sum: a vertex of the cone. Coordinates where all known samples are zero come first: only missing ones are active.
+    """
+    k = basis.shape[1]
+    given = [] if vectors is None else list(vectors.unbind(dim=1))
+    known: list[Tensor] = []
+
+    def keep_a_sample(vector: Tensor) -> None:
+        if bool(are_samples(basis, vector[:, None], noise)) and _is_new(vector, known):
+            known.append(vector)
+
+    for vector in given:
+        keep_a_sample(vector)
+    length = basis.norm(dim=1)
+    rows = basis[length > ROW_OVER_NOISE * noise]
+    if len(rows) < k:
+        return vectors
+    tried = torch.zeros(len(basis), dtype=torch.bool)
+    for _ in range(PROGRAMS * (k - len(known))):
+        if len(known) == k:
+            break
+        explained = torch.stack(known).amax(dim=0) if known else torch.zeros_like(length)
+        score = length / (explained + 1e-3 * length.max())
+        score[tried] = -1
+        at = int(score.argmax())
+        tried[at] = True
+        vertex = _vertex(rows, basis[at])
+        if vertex is not None:
+            sharp = sharpen_zeros(basis[None], (basis @ vertex)[None, None], torch.tensor([noise]).double())
+            keep_a_sample(sharp[0, 0])
+    if len(known) == k:
+        return torch.stack(known, dim=1)
+    # Not all were found: the places of the others keep what successive projection put there, certificates tell
+    rest = [vector for vector in given if _is_new(vector, known)]
+    return torch.stack((known + rest)[:k], dim=1) if len(known) + len(rest) >= k else vectors
+
+
+def _vertex(rows: Tensor, row: Tensor) -> Tensor | None:
+    """Return w with rows w >= 0 and row w = 1 whose sum of rows w is smallest."""
+    from scipy.optimize import linprog  # when it is needed: a second to import
+
+    program = linprog(
+        rows.sum(dim=0).numpy(),
+        A_ub=-rows.numpy(),
+        b_ub=np.zeros(len(rows)),
+        A_eq=row[None].numpy(),
+        b_eq=[1.0],
+        bounds=[(None, None)] * rows.shape[1],
+        method="highs",
+    )
+    if program.x is None:
+        return None
+    found: Tensor = torch.from_numpy(program.x.copy())
+    return found
+
+
+def _is_new(vector: Tensor, known: list[Tensor]) -> bool:
+    return all(float(vector @ other) < 1 - 1e-7 for other in known)
 
 
 def _up(vectors: Tensor) -> Tensor:

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from attacker.exact.steps12.cells import Cell, cells_by_round
-from attacker.exact.steps12.cone import separate_all
+from attacker.exact.steps12.cone import are_samples, complete_rays, separate_all
 from attacker.exact.steps12.factors import Factors
-from attacker.exact.steps12.sparse import are_samples, complete_rays
 from attacker.exact.steps12.subspaces import Side, cell_subspaces, cell_subspaces_by_outputs, inputs_side, sharpen
 
 SAME = 5e-5
@@ -40,9 +39,14 @@ def find_directions(cells: Sequence[Cell], factors: Sequence[Factors], samples: 
     subspaces = cell_subspaces(cells, sides) if by_inputs else cell_subspaces_by_outputs(cells, factors)
     rays = cell_rays(cells, subspaces, sides)
     vectors = torch.cat(rays, dim=1) if rays else torch.zeros(0, 0, dtype=torch.float64)
-    places = _places([own.shape[1] for own in rays])
+    ends = accumulate(own.shape[1] for own in rays)
+    places = [range(end - own.shape[1], end) for own, end in zip(rays, ends, strict=True)]  # in the row of all vectors
     del rays, subspaces  # as large as the vectors, which hold all of it now
-    sharpen(vectors, _by_round(cells, places, len(sides)), sides)
+    by_round = [
+        torch.tensor([number for position in members for number in places[position]], dtype=torch.long)
+        for members in cells_by_round(cells, len(sides))
+    ]
+    sharpen(vectors, by_round, sides)
     of = torch.full((samples,), -1)
     for cell, place in zip(cells, places, strict=True):
         slots = _share_out(vectors[:, place.start : place.stop], cell, sides)
@@ -73,20 +77,6 @@ def _checked(subspace: Tensor, rays: Tensor | None, noise: float) -> Tensor:
     if several and (rays is None or not bool(are_samples(subspace, rays, noise).all())):
         rays = complete_rays(subspace, rays, noise)
     return rays if rays is not None else subspace[:, :0]
-
-
-def _places(widths: Sequence[int]) -> list[range]:
-    """Return where in one row of vectors those of each cell are, which has so many."""
-    ends = list(accumulate(widths))
-    return [range(end - width, end) for end, width in zip(ends, widths, strict=True)]
-
-
-def _by_round(cells: Sequence[Cell], places: Sequence[range], rounds: int) -> list[Tensor]:
-    """Return for each round the numbers of the vectors that take part in it."""
-    return [
-        torch.tensor([number for position in members for number in places[position]], dtype=torch.long)
-        for members in cells_by_round(cells, rounds)
-    ]
 
 
 def merge(directions: Directions) -> Directions:

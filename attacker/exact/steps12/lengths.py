@@ -74,7 +74,7 @@ def join(parts: Sequence[Parts], directions: int) -> Pairs:
 
 
 def own_v(
-    direction: int, rounds: Sequence[int], parts: Sequence[Parts], pairs: Pairs, cut_off: Tensor | None = None
+    direction: int, rounds: Sequence[int], parts: Sequence[Parts], pairs: Pairs, *, cut_off: Tensor | None = None
 ) -> Tensor:
     """Return the v of a sample that alone has its direction, from the batch with the least noise.
 

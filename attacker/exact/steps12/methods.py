@@ -46,7 +46,8 @@ class FirstSteps:
         solved, certificates = [], []
         for worker, factors in enumerate(self.rounds.factors):
             batches = self.rounds.batches
-            own = solve(cells, batches, factors, self.setting.samples, self._blocked(worker, bottoms[worker]))
+            blocked = self._blocked(worker, bottoms[worker])
+            own = solve(cells, batches, factors, self.setting.samples, cut_off=blocked)
             solved.append(own)
             certificates.append(certify(batches, factors, own.h, own.v))
             progress("steps I and II", worker + 1, self.setting.workers)
@@ -63,7 +64,7 @@ class FirstSteps:
                 progress("steps I and II", worker * MOST_TURNS + turn, workers * MOST_TURNS)
 
             whole = layer.outputs <= ALL_OUTPUTS
-            found.append(complete(self.rounds.batches, self.setting.samples, gradients, whole, report))
+            found.append(complete(self.rounds.batches, self.setting.samples, gradients, whole=whole, progress=report))
         return [solved for solved, _ in found], [certificate for _, certificate in found]
 
     def _least_squares(self, progress: Progress) -> tuple[list[Solved], list[Tensor]]:
@@ -92,7 +93,7 @@ class FirstSteps:
         if not bypassed(model, layer.name, shape):
             return lambda h: cut_off(model, layer.name, shape, h)
         if layer.sees_data and layer.bias:
-            return lambda h: cut_off(model, layer.name, shape, h, h.reshape(-1, *shape))
+            return lambda h: cut_off(model, layer.name, shape, h, x=h.reshape(-1, *shape))
         return None
 
 

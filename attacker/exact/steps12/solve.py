@@ -1,6 +1,6 @@
 """Steps I and II at one worker: from the factors of its batches to every sample's h and v."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,6 +34,7 @@ def solve(
     batches: Sequence[Tensor],
     factors: Sequence[Factors],
     samples: int,
+    *,
     cut_off: CutOff | None = None,
 ) -> Solved:
     """Recover h and v of all samples from the batches' subspaces."""
@@ -48,7 +49,7 @@ def solve(
         h = (directions.vectors / pairs.inverse).T[directions.of]
         h[directions.of < 0] = torch.nan
         incomplete = any(part.hidden.shape[1] for part in parts)
-        v = sample_v(cells, directions, parts, pairs, cut_off(h) if incomplete and cut_off else None)
+        v = sample_v(cells, directions, parts, pairs, cut_off=cut_off(h) if incomplete and cut_off else None)
         if left == 0 or int(directions.of.min()) >= 0:
             break
         more = add_remainders(directions, cells, batches, factors, sides=sides, parts=parts, pairs=pairs, v=v)
@@ -59,7 +60,7 @@ def solve(
 
 
 def sample_v(
-    cells: Sequence[Cell], directions: Directions, parts: Sequence[Parts], pairs: Pairs, cut_off: Tensor | None
+    cells: Sequence[Cell], directions: Directions, parts: Sequence[Parts], pairs: Pairs, *, cut_off: Tensor | None
 ) -> Tensor:
     """Return every sample's own v (samples, outputs); `cut_off` tells where it is known to be zero."""
     width = parts[0].rows.shape[1]
@@ -68,24 +69,24 @@ def sample_v(
     rounds = {sample: cell.rounds for cell in cells for sample in cell.samples}
     for sample, direction in enumerate(directions.of.tolist()):
         if direction >= 0 and sharing[direction] == 1:
-            v[sample] = own_v(direction, rounds[sample], parts, pairs, None if cut_off is None else cut_off[sample])
+            zeros = None if cut_off is None else cut_off[sample]
+            v[sample] = own_v(direction, rounds[sample], parts, pairs, cut_off=zeros)
     for direction in (sharing > 1).nonzero()[:, 0].tolist():
-        members = (directions.of == direction).nonzero()[:, 0].tolist()
-        _part_sharers(v, direction, members, [rounds[n] for n in members], parts, pairs)
+        members = {n: rounds[n] for n in (directions.of == direction).nonzero()[:, 0].tolist()}
+        for sample, own in _sharers_v(direction, members, parts, pairs).items():
+            v[sample] = own
     return v
 
 
-def _part_sharers(
-    v: Tensor, direction: int, members: list[int], rounds: list[tuple[int, ...]], parts: Sequence[Parts], pairs: Pairs
-) -> None:
-    """Write the v of samples with one direction, as far as their batches part them: each gives the sum of its own."""
-    times = [t for t in sorted({t for own in rounds for t in own}) if direction in parts[t].numbers]
+def _sharers_v(
+    direction: int, members: Mapping[int, tuple[int, ...]], parts: Sequence[Parts], pairs: Pairs
+) -> dict[int, Tensor]:
+    """Return the v of samples with one direction, as far as their batches part them: each gives the sum of its own."""
+    times = [t for t in sorted({t for own in members.values() for t in own}) if direction in parts[t].numbers]
     if not times:
-        return
-    membership = torch.tensor([[float(t in own) for own in rounds] for t in times], dtype=torch.float64)
+        return {}
+    membership = torch.tensor([[float(t in own) for own in members.values()] for t in times], dtype=torch.float64)
     sums = torch.stack([pairs.sums[t][parts[t].numbers == direction][0] for t in times])
     inverse = torch.linalg.pinv(membership, rtol=1e-6)
     determined = ((inverse @ membership).diagonal() - 1).abs() < 1e-6
-    for row, member in enumerate(members):
-        if determined[row]:
-            v[member] = inverse[row] @ sums
+    return {member: inverse[row] @ sums for row, member in enumerate(members) if determined[row]}

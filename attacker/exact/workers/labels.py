@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.solve import Solved
-from attacker.exact.workers.pairing import Equations, common_u, equations, match
+from attacker.exact.workers.pairing import Equations, Forward, common_u, equations, match, rearrange
 from attacker.exact.workers.tails import CHUNK, Tail, bypassed, run_tail, top_jacobian
-from attacker.exact.workers.tuples import Forward, rearrange
 from vfl.models.layers import FullyConnected
 from vfl.models.whole import WholeModel
 from vfl.observation import Setting
@@ -65,6 +64,7 @@ def join_workers(
     cells: Sequence[Cell],
     solved: Sequence[Solved],
     network: Network,
+    *,
     given: Sequence[Tensor | None] | None = None,
     known: Tensor | None = None,
 ) -> Joined:
@@ -112,7 +112,7 @@ class _Worker:
     def tail(self, rows: Tensor) -> Tail:
         """Run some candidates to the end of the model."""
         x = None if self.x is None else self.x[rows]
-        return run_tail(self.bottom, self.layer, self.shape, self.solved.h[rows], x)
+        return run_tail(self.bottom, self.layer, self.shape, self.solved.h[rows], x=x)
 
     def equations(self, jacobian: Tensor) -> tuple[Tensor, Equations]:
         """Return what the worker sends (samples, width) and its equations for u, some samples at a time."""

@@ -27,7 +27,7 @@ class Tail:
     """(samples, outputs): where the layer's output is so far from zero that its ReLU is beyond doubt."""
 
 
-def run_tail(model: nn.Module, layer: str, shape: Shape, h: Tensor, x: Tensor | None = None) -> Tail:
+def run_tail(model: nn.Module, layer: str, shape: Shape, h: Tensor, *, x: Tensor | None = None) -> Tail:
     """Run a bottom model from the layer's inputs h (samples, inputs) to its end, in float64.
 
     Where data also go past the layer (`bypassed`), their slices x are needed too.
@@ -63,11 +63,11 @@ def bypassed(model: nn.Module, layer: str, shape: Shape) -> bool:
     return not torch.equal(one, other)
 
 
-def cut_off(model: nn.Module, layer: str, shape: Shape, h: Tensor, x: Tensor | None = None) -> Tensor:
+def cut_off(model: nn.Module, layer: str, shape: Shape, h: Tensor, *, x: Tensor | None = None) -> Tensor:
     """Tell which of the layer's outputs (samples, outputs) have no way to the end of the model at these h."""
     found = []
     for rows in torch.arange(len(h)).split(CHUNK):
-        tail = run_tail(model, layer, shape, h[rows], None if x is None else x[rows])
+        tail = run_tail(model, layer, shape, h[rows], x=None if x is None else x[rows])
         found.append(tail.sure & (tail.jacobian == 0).all(dim=1))
     return torch.cat(found)
 
