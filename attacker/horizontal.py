@@ -14,32 +14,21 @@ from vfl.recovery import Recovery
 from vfl.topology import Topology
 
 
-def settings_of(setting: Setting) -> list[Setting]:
-    """Return what is known of each worker alone."""
-    return [replace(setting, samples=share, topology=Topology(1)) for share in setting.topology.shares]
-
-
-def observations_of(observation: Observation, topology: Topology) -> list[Observation]:
-    """Return a round as each worker's uploads alone show it."""
-    rows = topology.rows_of_each(observation.indices)
-    return [
-        replace(observation, indices=own, gradients=upload, uploads=())
-        for own, upload in zip(rows, observation.uploads, strict=True)
-    ]
-
-
 class Horizontal:
     """One attack on each worker; what they recover is put together in the samples' order."""
 
     def __init__(self, setting: Setting, start: Callable[[Setting], Attack]) -> None:
         self._topology = setting.topology
-        self._attacks = [start(own) for own in settings_of(setting)]
+        alone = [replace(setting, samples=share, topology=Topology(1)) for share in self._topology.shares]
+        self._attacks = [start(own) for own in alone]
 
     def observe(self, observation: Observation) -> None:
         """Show each attack its worker's part of a round, if the worker uploaded."""
-        for attack, own in zip(self._attacks, observations_of(observation, self._topology), strict=True):
-            if own.complete:
-                attack.observe(own)
+        rows = self._topology.rows_of_each(observation.indices)
+        for attack, own, upload in zip(self._attacks, rows, observation.uploads, strict=True):
+            alone = replace(observation, indices=own, gradients=upload, uploads=())
+            if alone.complete:
+                attack.observe(alone)
 
     def recover(self, progress: Progress) -> Recovery:
         """Return what all of them recover; a worker whose attack has too few rounds loses nothing."""
@@ -99,7 +88,7 @@ def together(found: Sequence[Recovery | None], shares: Sequence[int]) -> Recover
         certificates=_stacked([one.certificates for one in each], shares),
         used=tuple(dict.fromkeys(what for one in each for what in one.used)),
         rounds=rounds,
-        altered=_altered(each),
+        altered=None if all(one.altered is None for one in each) else tuple((one.altered or (0.0,))[0] for one in each),
         notes=_notes([one.notes for one in each]),
     )
 
@@ -115,12 +104,6 @@ def _stacked(parts: Sequence[Tensor | None], shares: Sequence[int], unknown: flo
         return None
     blank = [one.new_full((count, *one.shape[1:]), unknown) for count in shares]
     return torch.cat([empty if part is None else part for part, empty in zip(parts, blank, strict=True)])
-
-
-def _altered(each: Sequence[Recovery]) -> tuple[float, ...] | None:
-    if all(one.altered is None for one in each):
-        return None
-    return tuple(0.0 if one.altered is None else one.altered[0] for one in each)
 
 
 def _notes(notes: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

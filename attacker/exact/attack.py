@@ -16,7 +16,6 @@ from attacker.exact.notes import notes_on_gradients, notes_on_models, notes_on_r
 from attacker.exact.step_three import Inverted, step_three
 from attacker.exact.steps12.cells import Cell, cells_of
 from attacker.exact.steps12.methods import FirstSteps
-from attacker.exact.steps12.relink import relink
 from attacker.exact.steps12.solve import Solved
 from attacker.exact.workers.labels import NOTE, Joined, Network, by_labels, join_workers, unjoined
 from attacker.interface import Progress, Recovery
@@ -101,7 +100,7 @@ class ExactAttack:
         assert self._parameters is not None
         if self._relinks and len(self._rounds.batches) == 2 * self._per_epoch:
             with one_thread():
-                self._rounds.batches = relink(self._rounds.factors, self._per_epoch)
+                self._rounds.relink(self._per_epoch)
         cells = cells_of(self._rounds.batches, self._setting.samples)
         self._check(cells)
         known = known_model(self._setting, self._parameters).eval()

@@ -1,12 +1,17 @@
 """What is kept of the rounds: per worker low-rank factors or sketches, and only as many rounds as tell more."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from attacker.exact.choice import Choice
+from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.completion import kept
 from attacker.exact.steps12.factors import Factors, factorize
+from attacker.exact.steps12.subspaces import cell_subspaces, inputs_side, outputs_side
 from attacker.least_squares import sketch_of
+from vfl.errors import UserError
 from vfl.observation import Observation, Setting
 
 ENOUGH = 5
@@ -70,6 +75,32 @@ class Rounds:
                 product = self.sketches[worker] @ weight.detach().cpu().to(torch.float64)
                 self.sketched[worker].append((bias.detach().cpu().to(torch.float64), product))
 
+    def relink(self, first_epoch: int) -> None:
+        """Take the rounds' indices, of two epochs, for made-up ones, and make up others that the gradients bear out.
+
+        Workers may map the coordinator's indices to rows by a secret of their own, which by itself protects nothing:
+        two batches meet in the span of the samples that they share, whatever these are called, and the dimension of
+        that meeting is their number. So for all pairs of batches of two epochs the counts are known, and names are
+        made up that fit them. Who is who stays unknown.
+        """
+        sizes = torch.tensor([len(batch) for batch in self.batches])
+        misfits = []
+        for own in self.factors:
+            counts = _shared(own, first_epoch)
+            rows = (counts.sum(1) - sizes[:first_epoch]).abs().sum()
+            columns = (counts.sum(0) - sizes[first_epoch:]).abs().sum()
+            misfits.append(int(torch.maximum(rows, columns)))
+            if misfits[-1] == 0:  # the counts make up whole batches
+                first, second = counts.nonzero().repeat_interleave(counts[counts > 0], 0).T
+                names = [first == t for t in range(first_epoch)] + [second == t for t in range(counts.shape[1])]
+                self.batches = [own.nonzero()[:, 0] for own in names]
+                return
+        raise UserError(
+            f"attack exact with relink: at no worker do the gradients say which batches share samples (the counts miss "
+            f"{min(misfits)} of {int(sizes[:first_epoch].sum())} samples at best): samples that leak nothing or look "
+            f"alike, or altered gradients"
+        )
+
     def _wanted(self, batch: Tensor) -> bool:
         """Tell whether a round says something new of any sample; with that, memory grows with the samples."""
         if self._choice.method != "subspaces":
@@ -89,3 +120,11 @@ class Rounds:
             self._cells += int(torn.sum())
             self._cell[batch] = numbers[place]
         return new
+
+
+def _shared(own: Sequence[Factors], first_epoch: int) -> Tensor:
+    """Return how many samples each batch of the first epoch shares with each of the second."""
+    roomier = inputs_side if len(own[0].left) >= len(own[0].right) else outputs_side
+    pairs = [Cell((), (a, b)) for a in range(first_epoch) for b in range(first_epoch, len(own))]
+    meetings = cell_subspaces(pairs, [roomier(one) for one in own])
+    return torch.tensor([meeting.shape[1] for meeting in meetings]).reshape(first_epoch, -1)

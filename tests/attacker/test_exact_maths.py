@@ -8,11 +8,11 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from attacker.exact.certificate import certify
-from attacker.exact.steps12.cells import cells_of
+from attacker.exact.steps12.cells import Cell, cells_of
 from attacker.exact.steps12.cone import separate
 from attacker.exact.steps12.factors import Factors, factorize
 from attacker.exact.steps12.solve import Solved, solve
-from attacker.exact.steps12.subspaces import common, inputs_side, outputs_side
+from attacker.exact.steps12.subspaces import cell_subspaces, inputs_side, outputs_side
 from attacker.exact.workers import pairing
 
 
@@ -78,7 +78,7 @@ def test_gradient_of_zeros_has_rank_zero():
 def test_two_batches_meet_in_the_samples_they_share(side):
     h, v = relu_layer(14, 120, 100, 2)
     batches = [torch.arange(0, 8), torch.arange(5, 14)]
-    shared = common([side(f) for f in gradients(h, v, batches)])
+    shared = cell_subspaces([Cell((), (0, 1))], [side(f) for f in gradients(h, v, batches)])[0]
     expected = (h if side is inputs_side else v)[5:8].double().T
     assert shared.shape[1] == 3
     assert float((expected - shared @ (shared.T @ expected)).norm() / expected.norm()) < 1e-5
@@ -86,7 +86,8 @@ def test_two_batches_meet_in_the_samples_they_share(side):
 
 def test_disjoint_batches_have_nothing_in_common():
     h, v = relu_layer(16, 120, 100, 3)
-    assert common([inputs_side(f) for f in gradients(h, v, [torch.arange(8), torch.arange(8, 16)])]).shape[1] == 0
+    sides = [inputs_side(f) for f in gradients(h, v, [torch.arange(8), torch.arange(8, 16)])]
+    assert cell_subspaces([Cell((), (0, 1))], sides)[0].shape[1] == 0
 
 
 @given(k=st.integers(1, 6), seed=st.integers(0, 10_000))

@@ -249,7 +249,7 @@ def test_where_the_likeliest_cannot_be_matched_the_others_are_left_as_they_are(m
     monkeypatch.setattr(pursuit, "GROUPS", (3, 5))
     tried: list[int] = []
 
-    def in_vain(_trail: object, unsettled: Unsettled, *_: object) -> Tensor:
+    def in_vain(_trail: object, unsettled: Unsettled, **_: object) -> Tensor:
         tried.append(len(unsettled.samples))
         return unsettled.x
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attacker.exact.certificate import UNSURE
 from attacker.exact.moving.trail import Trail
+from attacker.exact.steps12.cells import rounds_of_each
 from attacker.exact.steps12.factors import Factors
 from vfl.maths.subspaces import beyond
 
@@ -31,13 +32,10 @@ class Where:
     @classmethod
     def of(cls, batches: Sequence[Tensor], samples: int, middle: range) -> "Where":
         """Take each sample's round in the middle, or the one nearest to it."""
-        rounds: list[list[int]] = [[] for _ in range(samples)]
-        for t, batch in enumerate(batches):
-            for n in batch.tolist():
-                rounds[n].append(t)
+        rounds = rounds_of_each(batches, samples)
         centre = (middle.start + middle.stop - 1) / 2
         base = [min(own, key=lambda t: (t not in middle, abs(t - centre))) for own in rounds]
-        return cls(tuple(map(tuple, rounds)), tuple(base))
+        return cls(tuple(rounds), tuple(base))
 
     def based(self, t: int) -> list[int]:
         """Return the samples that are recovered from a round."""

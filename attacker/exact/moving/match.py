@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import chain
 
@@ -46,12 +46,12 @@ class SeveralRounds:
         models = {t: trail.model_at(t) for t in sorted({t for own in rounds for t in own})}
         start = cls(trail, models, tuple(rounds), torch.ones(len(rounds), len(rounds[0])))
         with torch.no_grad():
-            return start._with(start._apart(x)[1].clamp_min(1e-20))
+            return replace(start, lengths=start._apart(x)[1].clamp_min(1e-20))
 
     def rows(self, index: Tensor) -> "SeveralRounds":
         """Return the same for some of the samples."""
         rounds = tuple(self.rounds[n] for n in index.tolist())
-        return SeveralRounds(self.trail, self.models, rounds, self.lengths[index])
+        return replace(self, rounds=rounds, lengths=self.lengths[index])
 
     def errors(self, x: Tensor, sharpness: float) -> Tensor:
         """Return the parts outside, differentiable, max-pooling's gradient softened."""
@@ -67,9 +67,6 @@ class SeveralRounds:
         with torch.no_grad():
             residuals: Tensor = self._apart(x)[0].norm(dim=1) / math.sqrt(self.lengths.shape[1])
         return residuals
-
-    def _with(self, lengths: Tensor) -> "SeveralRounds":
-        return SeveralRounds(self.trail, self.models, self.rounds, lengths)
 
     @cached_property
     def _by_round(self) -> list[tuple[int, Tensor, Tensor]]:
@@ -143,10 +140,10 @@ def _matched(trail: Trail, unsettled: Unsettled, tick: Tick, *, seed: int, optio
     return found
 
 
-def rounds_to_match(where: Where, n: int, away: Mapping[int, float]) -> tuple[int, ...]:
+def rounds_to_match(where: Where, n: int, away: Mapping[int, Tensor]) -> tuple[int, ...]:
     """Return the rounds of a sample, near its base, that its data fit best: where its v was weak it hardly shows.
 
     `away` has for each of its rounds how far they are outside.
     """
     near = sorted(where.rounds[n], key=lambda t: abs(t - where.base[n]))[:NEAR]
-    return tuple(sorted(near, key=away.__getitem__)[:ROUNDS])
+    return tuple(sorted(near, key=lambda t: float(away[t]))[:ROUNDS])

@@ -1,6 +1,6 @@
 """One worker's data from rounds with different parameters: invert, predict how each h moved, correct, and again."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -120,7 +120,7 @@ class Pursuit:
     ) -> bool:
         """Match some samples, keep what came nearer to its rounds, and tell whether any came right."""
         estimate = self._estimate
-        rounds = [rounds_to_match(self._where, n, _numbers(estimate.own(shares, n))) for n in chosen.tolist()]
+        rounds = [rounds_to_match(self._where, n, estimate.own(shares, n)) for n in chosen.tolist()]
         before = estimate.x[chosen]
         unsettled = Unsettled(chosen, rounds, before)
         seed, options = self._problem.seed, self._options
@@ -208,10 +208,6 @@ class Pursuit:
 
     def _unknown(self) -> Tensor:
         return torch.full((len(self._residual), len(self._trail.stops[0].factors.left)), torch.nan, dtype=torch.float64)
-
-
-def _numbers(values: Mapping[int, Tensor]) -> dict[int, float]:
-    return {key: float(value) for key, value in values.items()}
 
 
 def _upright(directions: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

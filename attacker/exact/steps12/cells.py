@@ -17,15 +17,20 @@ class Cell:
 
 def cells_of(batches: Sequence[Tensor], samples: int) -> list[Cell]:
     """Group the samples by the batches that drew them; those never drawn are in no cell."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for sample, drawn in enumerate(rounds_of_each(batches, samples)):
+        if drawn:
+            groups.setdefault(drawn, []).append(sample)
+    return [Cell(tuple(members), drawn) for drawn, members in groups.items()]
+
+
+def rounds_of_each(batches: Sequence[Tensor], samples: int) -> list[tuple[int, ...]]:
+    """Return for each sample the positions of the batches that drew it."""
     rounds: list[list[int]] = [[] for _ in range(samples)]
     for number, batch in enumerate(batches):
         for sample in batch.tolist():
             rounds[sample].append(number)
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for sample, drawn in enumerate(rounds):
-        if drawn:
-            groups.setdefault(tuple(drawn), []).append(sample)
-    return [Cell(tuple(members), drawn) for drawn, members in groups.items()]
+    return list(map(tuple, rounds))
 
 
 def cells_by_round(cells: Sequence[Cell], rounds: int) -> list[list[int]]:

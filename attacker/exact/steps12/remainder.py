@@ -14,7 +14,7 @@ from attacker.exact.steps12.cone import separate
 from attacker.exact.steps12.directions import Directions, merge
 from attacker.exact.steps12.factors import Factors
 from attacker.exact.steps12.lengths import Pairs, Parts
-from attacker.exact.steps12.subspaces import Side
+from attacker.exact.steps12.subspaces import inputs_side
 
 GAP = 30.0
 """How much stronger the remainder must be than the errors that taking out the others leaves."""
@@ -29,7 +29,6 @@ def add_remainders(
     batches: Sequence[Tensor],
     factors: Sequence[Factors],
     *,
-    sides: Sequence[Side],
     parts: Sequence[Parts],
     pairs: Pairs,
     v: Tensor,
@@ -49,8 +48,8 @@ def add_remainders(
         away = torch.ones(len(missing), rays.shape[1])
         for i, n in enumerate(missing):
             for other in rounds[n]:
-                if other != t and len(sides[other].sigma):
-                    away[i] = torch.minimum(away[i], sides[other].distance(rays)[0].float())
+                if other != t and factors[other].rank:
+                    away[i] = torch.minimum(away[i], inputs_side(factors[other]).distance(rays)[0].float())
         complete = rays.shape[1] == len(missing)
         for i, a in zip(*linear_sum_assignment(away.numpy()), strict=True):
             alone = complete and len(missing) == 1 and float(rays[:, a].clamp_max(0).norm()) < CONFIRMED

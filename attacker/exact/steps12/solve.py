@@ -11,7 +11,6 @@ from attacker.exact.steps12.directions import Directions, find_directions
 from attacker.exact.steps12.factors import Factors
 from attacker.exact.steps12.lengths import Pairs, Parts, join, own_v, take_apart
 from attacker.exact.steps12.remainder import add_remainders
-from attacker.exact.steps12.subspaces import inputs_side
 
 CutOff = Callable[[Tensor], Tensor]
 """From h (samples, inputs) to where v must be zero (samples, outputs): a ReLU that cuts off sends nothing back."""
@@ -38,7 +37,6 @@ def solve(
     cut_off: CutOff | None = None,
 ) -> Solved:
     """Recover h and v of all samples from the batches' subspaces."""
-    sides = [inputs_side(f) for f in factors]
     directions = find_directions(cells, factors, samples)
     if directions.vectors.shape[1] == 0:  # gradients of zeros
         both = (factors[0].left, factors[0].right)
@@ -52,7 +50,7 @@ def solve(
         v = sample_v(cells, directions, parts, pairs, cut_off=cut_off(h) if incomplete and cut_off else None)
         if left == 0 or int(directions.of.min()) >= 0:
             break
-        more = add_remainders(directions, cells, batches, factors, sides=sides, parts=parts, pairs=pairs, v=v)
+        more = add_remainders(directions, cells, batches, factors, parts=parts, pairs=pairs, v=v)
         if more is directions:
             break
         directions = more

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -58,18 +59,21 @@ def outputs_side(factors: Factors) -> Side:
     return Side(factors.right, factors.sigma, factors.noise)
 
 
-def common(sides: Sequence[Side]) -> Tensor:
-    """Return an orthonormal basis (space, k) of what subspaces have in common."""
-    return cell_subspaces([Cell((), tuple(range(len(sides))))], sides)[0]
-
-
 def cell_subspaces(cells: Sequence[Cell], sides: Sequence[Side]) -> list[Tensor]:
     """Return each cell's subspace, what all the batches that its samples were in have in common."""
-    product = _Products(sides)
+
+    @lru_cache(KEPT)
+    def ascending(i: int, j: int) -> Tensor:
+        return sides[i].basis.T @ sides[j].basis
+
+    def product(i: int, j: int) -> Tensor:
+        return ascending(i, j) if i <= j else ascending(j, i).T
+
     found = [sides[0].basis.new_zeros(len(sides[0].basis), 0)] * len(cells)
     for block in _alike(cells, sides):
         orders = torch.tensor([order for _, order in block])
-        coordinates, inside = _meet([[product(*pair) for pair in _pairs(order)] for _, order in block], orders, sides)
+        products = [[product(order[0], other) for other in order[1:]] for _, order in block]
+        coordinates, inside = _meet(products, orders, sides)
         for (position, order), own, shared in zip(block, coordinates, inside, strict=True):
             found[position] = sides[order[0]].basis @ own[:, shared]
     return found
@@ -116,46 +120,33 @@ def _alike(cells: Sequence[Cell], sides: Sequence[Side]) -> Iterator[list[tuple[
             yield group[start : start + AT_ONCE]
 
 
-def _pairs(order: Order) -> list[tuple[int, int]]:
-    return [(order[0], other) for other in order[1:]]
-
-
 def _meet(products: Sequence[Sequence[Tensor]], orders: Tensor, sides: Sequence[Side]) -> tuple[Tensor, Tensor]:
     """Return for each cell coordinates (cells, rank, rank) in its first basis, and which columns all bases contain.
 
     `products` has for each cell the products of its first basis with each of the others.
     """
-    blurs = [_Blur.of([sides[t] for t in rounds]) for rounds in orders.T.tolist()]
+    by_place = [[sides[t] for t in rounds] for rounds in orders.T.tolist()]
     overlaps = [torch.stack(own) for own in zip(*products, strict=True)]
-    count, rank = blurs[0].sigma.shape
+    count, rank = len(orders), len(by_place[0][0].sigma)
     gram = sum((one @ one.mT for one in overlaps), torch.zeros(count, rank, rank, dtype=torch.float64))
     cosines, coordinates = torch.linalg.eigh(gram)
     cosines, coordinates = cosines.flip(1), coordinates.flip(2)
     # The eigenvalue is the sum of squared cosines: all of them 1 for a vector that every subspace contains
     angle = (len(overlaps) - cosines).clamp_min(1e-15).sqrt()
-    blur = blurs[0](coordinates).square()
-    for other, overlap in zip(blurs[1:], overlaps, strict=True):
-        blur += other(overlap.mT @ coordinates).square()
+    blur = _blurs(by_place[0], coordinates).square()
+    for others, overlap in zip(by_place[1:], overlaps, strict=True):
+        blur += _blurs(others, overlap.mT @ coordinates).square()
     explained = MARGIN * blur.sqrt()
     # Along a direction that is almost noise anything would meet: no wider than a few times the usual blur
     usual = explained.median(dim=1, keepdim=True).values.clamp_min(WIDEST)
     return coordinates, angle <= torch.minimum(explained, usual) + 1e-7
 
 
-@dataclass(frozen=True)
-class _Blur:
-    """`Side.blur` for a side of each of many cells."""
-
-    sigma: Tensor
-    noise: Tensor
-
-    @classmethod
-    def of(cls, sides: Sequence[Side]) -> "_Blur":
-        return cls(torch.stack([side.sigma for side in sides]), torch.tensor([[side.noise] for side in sides]).double())
-
-    def __call__(self, coordinates: Tensor) -> Tensor:
-        angle: Tensor = self.noise * vector_norm(coordinates / self.sigma[:, :, None], dim=1)
-        return angle
+def _blurs(sides: Sequence[Side], coordinates: Tensor) -> Tensor:
+    """Return `Side.blur` for a side of each of many cells, with coordinates (cells, rank, n)."""
+    sigma, noise = torch.stack([side.sigma for side in sides]), torch.tensor([[side.noise] for side in sides]).double()
+    angle: Tensor = noise * vector_norm(coordinates / sigma[:, :, None], dim=1)
+    return angle
 
 
 def sharpen(vectors: Tensor, rounds: Sequence[Tensor], sides: Sequence[Side]) -> None:
@@ -173,21 +164,3 @@ def sharpen(vectors: Tensor, rounds: Sequence[Tensor], sides: Sequence[Side]) ->
         mine, basis = (best == t).nonzero()[:, 0], sides[t].basis
         sharp = basis @ (basis.T @ vectors[:, mine])
         vectors[:, mine] = sharp / vector_norm(sharp, dim=0)
-
-
-class _Products:
-    """basis_i^T basis_j for the pairs that are asked for, each computed once as long as there is room to keep it."""
-
-    def __init__(self, sides: Sequence[Side]) -> None:
-        self._sides = sides
-        self._known: dict[tuple[int, int], Tensor] = {}
-
-    def __call__(self, i: int, j: int) -> Tensor:
-        if i > j:
-            return self(j, i).T
-        if (i, j) in self._known:
-            return self._known[i, j]
-        found = self._sides[i].basis.T @ self._sides[j].basis
-        if len(self._known) < KEPT:
-            self._known[i, j] = found
-        return found

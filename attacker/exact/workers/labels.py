@@ -88,7 +88,8 @@ def join_workers(
             sent = [own[order[slots]] for own, order in zip(z, orders, strict=True)]
             own = [worker.take(order[slots]) for worker, order in zip(apart, orders, strict=True)]
             forward = Forward(sent, own, top, None if known is None else known[slots])
-            _put_right(slots, orders, rearrange(forward, len(slots), len(own)))
+            for order, chosen in zip(orders, rearrange(forward, len(slots), len(own)).T, strict=True):
+                order[slots] = order[slots][chosen]
     together = [worker.take(order) for worker, order in zip(apart, orders, strict=True)]
     u = common_u(together)
     labels = _labels(u, together, [sent[order] for sent, order in zip(z, orders, strict=True)], top)
@@ -122,12 +123,6 @@ class _Worker:
             found.append((tail.z, equations(tail, self.solved.v[rows], jacobian)))
         together = Equations(*(torch.cat([getattr(one, name) for _, one in found]) for name in ("a", "b", "misfit")))
         return torch.cat([z for z, _ in found]), together
-
-
-def _put_right(slots: Tensor, orders: Sequence[Tensor], choice: Tensor) -> None:
-    """Put a cell's candidates in another order, as running them forward says."""
-    for m, order in enumerate(orders):
-        order[slots] = order[slots][choice[:, m]]
 
 
 def _disagreement(workers: Sequence[Equations]) -> Tensor:

@@ -83,9 +83,7 @@ def match(cells: Sequence[Cell], workers: Sequence[Equations]) -> list[Tensor]:
         own = [worker.take(slots) for worker in workers]
         # The best informed worker first: the others are compared with what is known by then
         informed = sorted(range(len(own)), key=lambda m: -_rank(own[m]))
-        sum_zero = torch.ones(len(slots), 1, own[0].a.shape[2], dtype=torch.float64)
-        a = torch.cat([sum_zero, own[informed[0]].weighted[0]], dim=1)
-        b = torch.cat([torch.zeros(len(slots), 1, dtype=torch.float64), own[informed[0]].weighted[1]], dim=1)
+        a, b = _stacked([own[informed[0]]])
         for m in informed[1:]:
             cost = _residuals(a, b, own[m])
             picked = torch.as_tensor(linear_sum_assignment(cost.numpy())[1])
@@ -97,13 +95,17 @@ def match(cells: Sequence[Cell], workers: Sequence[Equations]) -> list[Tensor]:
 
 def common_u(workers: Sequence[Equations]) -> Tensor:
     """Return u (samples, classes) for each sample from all workers' equations."""
-    count, classes = workers[0].b.shape
-    a = torch.cat(
-        [torch.ones(count, 1, classes, dtype=torch.float64), *(worker.weighted[0] for worker in workers)], dim=1
-    )
-    b = torch.cat([torch.zeros(count, 1, dtype=torch.float64), *(worker.weighted[1] for worker in workers)], dim=1)
+    a, b = _stacked(workers)
     u: Tensor = (torch.linalg.pinv(a, rtol=1e-7) @ b[:, :, None])[:, :, 0]
     return u
+
+
+def _stacked(workers: Sequence[Equations]) -> tuple[Tensor, Tensor]:
+    """Return the workers' equations below each other, weighted; the first is that the entries of u sum to zero."""
+    count, classes = workers[0].b.shape
+    a, b = workers[0].b.new_ones(count, 1, classes), workers[0].b.new_zeros(count, 1)
+    more, answers = zip(*(worker.weighted for worker in workers), strict=True)
+    return torch.cat([a, *more], dim=1), torch.cat([b, *answers], dim=1)
 
 
 def _residuals(a: Tensor, b: Tensor, candidates: Equations) -> Tensor:

@@ -96,11 +96,7 @@ def _from(model: nn.Module, layer: nn.Linear, shape: Shape, outputs: Tensor) -> 
 
 def _with(model: nn.Module, layer: nn.Linear, x: Tensor, outputs: Tensor) -> Tensor:
     """Return the model's output for x when the layer puts out `outputs`."""
-
-    def replace(_: nn.Module, __: tuple[Tensor, ...], ___: Tensor) -> Tensor:
-        return outputs
-
-    handle = layer.register_forward_hook(replace)
+    handle = layer.register_forward_hook(lambda *_: outputs)
     try:
         sent: Tensor = model(x)
     finally:
