@@ -181,9 +181,8 @@ class ExactAttack:
 
     def _check(self, cells: Sequence[Cell]) -> None:
         """Refuse rounds that leave samples undetermined."""
-        drawn = sum(len(cell.samples) for cell in cells)
-        if drawn < self._setting.samples:
-            missing = sorted(set(range(self._setting.samples)) - {n for cell in cells for n in cell.samples})
+        missing = sorted(set(range(self._setting.samples)) - {n for cell in cells for n in cell.samples})
+        if missing:
             raise UserError(
                 f"attack exact: {len(missing)} of {self._setting.samples} samples were never drawn (sample "
                 f"{missing[0]} for one) in {len(self._rounds.batches)} rounds; more rounds are needed"

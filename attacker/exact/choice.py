@@ -56,8 +56,9 @@ def choose(setting: Setting, wanted: Wanted, single: bool) -> Choice:
             raise UserError(f"attack exact{by}: {refusal}")
         return case.choice(wanted)
     refusals: dict[Method, str] = {}
-    # Subspaces first, unless they need later layers, of which less is known for certain
-    for method in sorted(REFUSAL, key=lambda method: method == "subspaces" and not case.first_has_room):
+    # Subspaces last where they need other layers than the first: of these less is known for certain
+    needs_later = tuple(case.with_room) != case.first
+    for method in sorted(REFUSAL, key=lambda method: needs_later and method == "subspaces"):
         refusal = REFUSAL[method](case)
         if refusal is None:
             return _with_help(case) if method == "subspaces" else case.choice(method)
@@ -85,9 +86,7 @@ class _Case:
         """Look at the models; raise UserError with what stands in the way of every method."""
         bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
         chance = by_chance(setting)
-        problems = (
-            [*batchwise(setting)] if setting.frozen else [*_moving(setting, single), *batchwise(setting), *chance]
-        )
+        problems = [*_moving(setting, single), *batchwise(setting), *(() if setting.frozen else chance)]
         if problems:
             raise UserError("attack exact: " + "; ".join(problems))
         case = cls(setting, single, bottoms, [_usable(setting, m, bottom) for m, bottom in enumerate(bottoms)], chance)
@@ -119,11 +118,6 @@ class _Case:
             return k <= min(layer.inputs, layer.outputs) and longer <= max(layer.inputs, layer.outputs)
 
         return [next(filter(has_room, own), None) for own in self.layers]
-
-    @property
-    def first_has_room(self) -> bool:
-        """Whether that is the first layer of all at every worker."""
-        return all(layer is own[0] for layer, own in zip(self.with_room, self.layers, strict=True))
 
     @property
     def unbiased(self) -> int | None:
@@ -221,9 +215,9 @@ def squares_bytes(setting: Setting, layers: Sequence[FullyConnected]) -> int:
 
 def _moving(setting: Setting, single: bool) -> list[str]:
     """Return why samples cannot be followed through moving parameters."""
-    if single:
+    if not setting.frozen and single:
         return ["the parameters move, and attack.epochs 1 does not follow them; leave it out, or set training.lr to 0"]
-    if setting.schedule == "uniform":
+    if not setting.frozen and setting.schedule == "uniform":
         return [
             "the parameters move, and it follows them through epochs: set federation.schedule to epochs, "
             "or training.lr to 0"
