@@ -1,7 +1,5 @@
 """`averaging`: least squares over all rounds, none of which need be exact, and what a told attacker makes of them."""
 
-from functools import partial
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -180,8 +178,8 @@ class AveragingAttack:
         if self._kind:
             done = iter(range(1, self._options.iterations + 1))
             return fill_in(
-                kept, matrix, self._kind, self._options.iterations,
-                lambda: progress("filling in", worker * self._options.iterations + next(done),
+                kept, matrix, self._kind, iterations=self._options.iterations,
+                tick=lambda: progress("filling in", worker * self._options.iterations + next(done),
                                  self._setting.workers * self._options.iterations),
             )  # fmt: skip
         factors = unclipped(kept.products(), matrix)
@@ -201,6 +199,11 @@ class AveragingAttack:
     ) -> tuple[Tensor, ...] | None:
         slices, setting = [], self._setting
         for worker, (layer, box) in enumerate(zip(self._layers, setting.boxes, strict=True)):
+
+            def step(at: int, of: int, worker: int = worker) -> None:
+                done = worker * setting.samples + setting.samples * at // max(1, of)
+                progress("step III", done, setting.workers * setting.samples)
+
             h = solved[worker].h
             if layer.sees_data:
                 slices.append(h.float().reshape(-1, *box.shape))
@@ -209,9 +212,9 @@ class AveragingAttack:
             else:
                 slices.append(
                     invert_inexact(
-                        bottoms[worker], layer.name, h, self._error(fits[worker]), box.shape, seed=setting.seed,
+                        bottoms[worker], layer.name, h, self._error(fits[worker]), shape=box.shape, seed=setting.seed,
                         device=setting.device, options=self._options.inversion, smoothness=self._options.smoothness,
-                        progress=partial(_step_three_progress, progress, setting, worker),
+                        progress=step,
                     )
                 )  # fmt: skip
         return tuple(slices)
@@ -233,8 +236,3 @@ class AveragingAttack:
         if len(error) and not self._kind:
             notes.append(f"Where gradients are not of rank one they suggest an error of h of {error.median():.1g}.")
         return notes + [finding.sentence for finding in self._detector.findings]
-
-
-def _step_three_progress(progress: Progress, setting: Setting, worker: int, at: int, of: int) -> None:
-    done = setting.samples * at // max(1, of)
-    progress("step III", worker * setting.samples + done, setting.workers * setting.samples)

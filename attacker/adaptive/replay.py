@@ -80,7 +80,7 @@ class Kept:
             yield slice(start, start + step)
 
 
-def fill_in(kept: Kept, matrix: Tensor, kind: Kind, iterations: int, tick: Callable[[], None]) -> Own:
+def fill_in(kept: Kept, matrix: Tensor, kind: Kind, *, iterations: int, tick: Callable[[], None]) -> Own:
     """Return the samples' own gradients, with S `matrix` (rounds, samples), after so many rounds of filling in."""
     gram = matrix.T @ matrix
     gram += RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
@@ -91,7 +91,7 @@ def fill_in(kept: Kept, matrix: Tensor, kind: Kind, iterations: int, tick: Calla
         tick()
         # Nesterov's acceleration, started again whenever the misfit grows (O'Donoghue and Candès 2015)
         ahead = estimate.beyond(before, momentum / (momentum + 3))
-        own, misfit = _step(kept, matrix, inverse, kind, ahead)
+        own, misfit = _step(kept, matrix, inverse, kind, at=ahead)
         before, estimate = estimate, _Estimate.of(own, kept.outputs)
         momentum = momentum + 1 if misfit <= last else 0
         last = misfit
@@ -128,7 +128,7 @@ def _first(kept: Kept, inverse: Tensor, kind: Kind) -> Own:
     return Own(weight, inverse @ kind.first(torch.stack(kept.bias)), kept.directions)
 
 
-def _step(kept: Kept, matrix: Tensor, inverse: Tensor, kind: Kind, at: _Estimate) -> tuple[Own, float]:
+def _step(kept: Kept, matrix: Tensor, inverse: Tensor, kind: Kind, *, at: _Estimate) -> tuple[Own, float]:
     """Move every sample's gradient to where it explains the uploads better; return also how badly it did so far."""
     own = at.own(kept)
     weight, misfit = own.weight.clone(), 0.0

@@ -4,7 +4,6 @@ How far h is off shows once more here: what no data explains of it, |h(x) - h| /
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +24,8 @@ def invert_inexact(
     layer: str,
     h: Tensor,
     error: Tensor,
-    shape: tuple[int, ...],
     *,
+    shape: tuple[int, ...],
     seed: int,
     device: str,
     options: InversionOptions,
@@ -46,10 +45,13 @@ def invert_inexact(
         members = group.nonzero()[:, 0]
         if len(members) == 0:
             continue
+
+        def step(at: int, _: int, before: int = done) -> None:
+            progress(before + at, 2 * len(h))
+
         found = invert(
-            model.float(), layer, h[members].float(), shape, seed=seed, device=device, options=how,
-            progress=partial(_shifted, progress, done, 2 * len(h)),
-        )  # fmt: skip
+            model.float(), layer, h[members].float(), shape, seed=seed, device=device, options=how, progress=step
+        )
         x[members] = found.x.float().cpu()
         off[members] = torch.maximum(off[members], found.residual.double().cpu())
         done += len(members)
@@ -60,10 +62,6 @@ def invert_inexact(
         weight = (smoothness * off[some]).float()
         x[some] = _smoothed(Objective.of(model.float().cpu(), layer, h[some].float()), x[some], weight)
     return x
-
-
-def _shifted(progress: Callable[[int, int], None], base: int, total: int, at: int, _: int) -> None:
-    progress(base + at, total)
 
 
 def _smoothed(objective: Objective, x: Tensor, weight: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def invert(
         with closing(spread(jobs, options)) as looks:
             for ended in looks:
                 for at, (x, residual) in ended:
-                    wrong.append(samples.improve(chunks[at], x, residual, options, not repairs(number)))
+                    wrong.append(samples.improve(chunks[at], x, residual, options, independent=not repairs(number)))
                     decided += len(chunks[at]) - len(wrong[-1])
                 if ended:
                     offer(samples.x)
@@ -84,7 +84,7 @@ class _Samples:
         return cls(torch.full((number, *shape), torch.nan), torch.full((number,), torch.nan))
 
     def improve(
-        self, chunk: Tensor, x: Tensor, residual: Tensor, options: InversionOptions, independent: bool
+        self, chunk: Tensor, x: Tensor, residual: Tensor, options: InversionOptions, *, independent: bool
     ) -> Tensor:
         """Keep what is better than before; return the samples of the chunk that need another attempt."""
         # the same minimum twice, independently: the target itself is off by that much, and no attempt will do better

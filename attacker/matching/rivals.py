@@ -56,7 +56,7 @@ class Matching(AttackPlugin):
         engine = Engine(setting)
         if self.labels == "from_gradient":
             labelling.check(engine, self.name)
-        return MatchingAttack(self.name, setting, engine, collector, self._recipe(engine))
+        return MatchingAttack(self.name, setting, engine, collector=collector, recipe=self._recipe(engine))
 
     def _recipe(self, engine: Engine) -> Recipe:
         return Recipe(

@@ -72,10 +72,10 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, how: Geometry) -> T
 
 
 def _to_input(gradient: Tensor, shape: torch.Size, weight: Tensor, how: Geometry) -> Tensor:
-    return _backward(gradient, gradient.new_empty(1).expand(shape), weight, how, [True, False, False])[0]
+    return _backward(gradient, gradient.new_empty(1).expand(shape), weight, how, mask=[True, False, False])[0]
 
 
-def _backward(gradient: Tensor, x: Tensor, weight: Tensor, how: Geometry, mask: list[bool]) -> list[Tensor]:
+def _backward(gradient: Tensor, x: Tensor, weight: Tensor, how: Geometry, *, mask: list[bool]) -> list[Tensor]:
     done: list[Tensor]
     narrow = mask[0] and weight.shape[1] <= NARROW and _plain(weight, how)
     if narrow or _small(x.shape, weight, how):
@@ -142,7 +142,7 @@ class _WeightGradient(Function):
     def forward(ctx: Any, x: Tensor, gradient: Tensor, weight: Tensor, how: Geometry) -> Tensor:
         ctx.save_for_backward(x, gradient)
         ctx.how = how
-        return _backward(gradient, x, weight, how, [False, True, False])[1]
+        return _backward(gradient, x, weight, how, mask=[False, True, False])[1]
 
     @staticmethod
     def backward(ctx: Any, direction: Tensor) -> Any:

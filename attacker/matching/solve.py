@@ -26,7 +26,7 @@ from vfl.seeds import generator
 class MatchingAttack:
     """Collects rounds, then matches their gradients."""
 
-    def __init__(self, name: str, setting: Setting, engine: Engine, collector: Collector, recipe: "Recipe") -> None:
+    def __init__(self, name: str, setting: Setting, engine: Engine, *, collector: Collector, recipe: "Recipe") -> None:
         self._name, self._setting, self._recipe = name, setting, recipe
         self._engine, self._collector = engine, collector
 
@@ -120,7 +120,7 @@ def solve(
     tick: Callable[[int], None],
 ) -> Solution:
     """Run the recipe on one component; `tick` is called with the number of iterations so far and may raise."""
-    search = _Search(component, recipe, setting, engine, random)
+    search = _Search(component, recipe, setting, engine, random=random)
     rows = recipe.seeds * component.problems
     optimiser = optimisers.make(recipe.optimiser, recipe.lr, recipe.iterations, recipe.decay)
     shape = search.start.shape
@@ -143,7 +143,7 @@ class _Search:
     """
 
     def __init__(
-        self, component: Component, recipe: Recipe, setting: Setting, engine: Engine, random: torch.Generator
+        self, component: Component, recipe: Recipe, setting: Setting, engine: Engine, *, random: torch.Generator
     ) -> None:
         self._component, self._recipe, self._setting, self._engine = component, recipe, setting, engine
         self._sample_shape = setting.boxes[0].sample_shape

@@ -42,7 +42,7 @@ def go_back(steps: Sequence[Step], parameters: Tensors, gradients: Tensors, end:
             point = _linear(step, parameters, gradients, point)
         elif isinstance(layer, nn.Conv2d):
             try:
-                point = _convolution(step, layer, parameters, gradients, point)
+                point = _convolution(step, layer, parameters, gradients, point=point)
             except LacksRankError as error:
                 raise LayerLacksRankError(f"layer {step.name} lacks rank: {error}") from None
         else:
@@ -59,7 +59,7 @@ def _linear(step: Step, parameters: Tensors, gradients: Tensors, point: Point) -
     return Point(x, None, k @ parameters[step.parameter("weight")].double())
 
 
-def _convolution(step: Step, layer: nn.Conv2d, parameters: Tensors, gradients: Tensors, point: Point) -> Point:
+def _convolution(step: Step, layer: nn.Conv2d, parameters: Tensors, gradients: Tensors, *, point: Point) -> Point:
     assert point.value is not None
     if not float(point.k.abs().max()) > 0:
         raise NothingLeakedError

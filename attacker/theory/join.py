@@ -119,8 +119,9 @@ def join(found: Sequence[Candidates], batch: int, network: Network) -> Batch:
     z = [_with_unknown(tail.z) for tail in tails]
     counts = [len(own.h) for own in found]
     exhaustive = math.prod(counts) <= MOST
-    choice = _try_all(counts, z, said, top, batch) if exhaustive else _exchange(counts, z, said, top, batch)
-    misfit, labels = Forward(z, said, top).best(choice)
+    forward = Forward(z, said, top)
+    choice = _try_all(forward, counts, batch) if exhaustive else _exchange(counts, z, said, top, batch=batch)
+    misfit, labels = forward.best(choice)
     complete = (choice >= 0).all(dim=1)
     misfit = torch.where(complete, misfit, torch.nan)
     own = torch.stack([equation.misfit[choice[:, m]] for m, equation in enumerate(said)], dim=1)
@@ -139,13 +140,10 @@ def _equations(tail: Tail, own: Candidates, top: Tensor, batch: int) -> Equation
     return Equations(pad(said.a, (0, 0, 0, 0, 0, 1)), pad(said.b, (0, 0, 0, 1)), torch.cat([said.misfit, nan]))
 
 
-def _try_all(
-    counts: Sequence[int], z: Sequence[Tensor], said: Sequence[Equations], top: nn.Module, batch: int
-) -> Tensor:
+def _try_all(forward: Forward, counts: Sequence[int], batch: int) -> Tensor:
     """Return the candidates (batch, workers) that make up each sample, -1 where there is none."""
     taken: list[Tensor] = []
     if math.prod(counts):
-        forward = Forward(z, said, top)
         choices = torch.cartesian_prod(*map(torch.arange, counts)).reshape(-1, len(counts))
         misfit = torch.cat([forward.best(some)[0] for some in choices.split(20_000)]).nan_to_num(torch.inf)
         while len(taken) < batch and float(misfit.min()) < UNSURE:
@@ -156,7 +154,7 @@ def _try_all(
 
 
 def _exchange(
-    counts: Sequence[int], z: Sequence[Tensor], said: Sequence[Equations], top: nn.Module, batch: int
+    counts: Sequence[int], z: Sequence[Tensor], said: Sequence[Equations], top: nn.Module, *, batch: int
 ) -> Tensor:
     """Do the same for many workers: match by equations alone, then exchange what running forward contradicts."""
     rows = max(batch, *counts)

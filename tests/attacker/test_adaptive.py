@@ -204,7 +204,7 @@ def test_step_three_smooths_what_is_known_badly():
 
     def inverted(smoothness: float) -> Tensor:
         return invert_inexact(
-            model, "fc1", blurred, torch.full((4,), 0.3), (1, 8, 8), seed=0, device="cpu",
+            model, "fc1", blurred, torch.full((4,), 0.3), shape=(1, 8, 8), seed=0, device="cpu",
             options=InversionOptions(search_steps=20, polish_steps=20), smoothness=smoothness, progress=lambda *_: None,
         )  # fmt: skip
 
