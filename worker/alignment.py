@@ -22,10 +22,10 @@ from vfl.datasets.tables.holdings import Holding
 from vfl.errors import RunFailedError, UserError
 from vfl.limits import PRIVATE_BYTES, PRIVATE_IDS
 from vfl.net.alignment import HASH_BYTES, from_bytes, keyed_hashes, pass_parts, pieces, rows_of
-from vfl.net.network import PROTOCOL_VERSION, hang_up, reach, sentence
-from vfl.net.tls import COORDINATOR
+from vfl.net.network import PROTOCOL_VERSION, hang_up, sentence
 from vfl.partition import Box
 from worker.keys import read_key
+from worker.link import reach_coordinator
 from worker.session import WorkerOptions
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
@@ -124,13 +124,7 @@ class _CoordinatorCalls:
 
     def __init__(self, config: RunConfig, options: WorkerOptions) -> None:
         self._worker, self._patience = options.worker, config.federation.join_timeout
-        try:
-            self._channel = reach(options.coordinator, COORDINATOR, options.tls, self._patience)
-        except TimeoutError:
-            raise RunFailedError(
-                f"no coordinator answers at {options.coordinator} after {self._patience:g} s: "
-                f"is `cafe serve` running there, and the port open?"
-            ) from None
+        self._channel = reach_coordinator(options.coordinator, options.tls, self._patience)
         self._stub = Stub(self._channel, ALIGNMENT_SERVICE)
 
     def __enter__(self) -> "_CoordinatorCalls":

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from itertools import chain
 
 import grpc
 
@@ -57,13 +58,7 @@ class Link:
     ) -> None:
         """Wait until the coordinator answers at its address."""
         self._address, self._worker, self._timeout = address, worker, timeout
-        try:
-            self._channel = reach(address, COORDINATOR, tls, join_timeout, silence=silence)
-        except TimeoutError:
-            raise RunFailedError(
-                f"no coordinator answers at {address} after {join_timeout:g} s: "
-                f"is `cafe serve` running there, and the port open?"
-            ) from None
+        self._channel = reach_coordinator(address, tls, join_timeout, silence)
         self._stub = Stub(self._channel, COORDINATOR_SERVICE)
         # Bounded: a worker that lags behind holds the coordinator's stream back instead of piling up orders.
         self._orders: queue.Queue[Order | ChunkView | RunFailedError] = queue.Queue(maxsize=16)
@@ -148,7 +143,8 @@ class Link:
 
     def _upload(self, header: UploadHeader, gradients: Tensors) -> None:
         try:
-            self._stub.Upload(_upload_parts(header, gradients), timeout=self._timeout)
+            parts = chain([UploadPart(header=header)], UPLOAD.chunks(gradients.values()))
+            self._stub.Upload(parts, timeout=self._timeout)
         except grpc.RpcError as error:
             if error.code() == grpc.StatusCode.ABORTED:
                 return  # the round is begun anew
@@ -222,6 +218,19 @@ class Link:
         self._orders.put(over)
 
 
+def reach_coordinator(
+    address: str, tls: Identity | None, patience: float, silence: float = SILENCE_SECONDS
+) -> grpc.Channel:
+    """Connect to the coordinator once it answers, or say that it does not."""
+    try:
+        return reach(address, COORDINATOR, tls, patience, silence=silence)
+    except TimeoutError:
+        raise RunFailedError(
+            f"no coordinator answers at {address} after {patience:g} s: "
+            f"is `cafe serve` running there, and the port open?"
+        ) from None
+
+
 def keep_joining(
     join: Callable[[float], Link], patience: float, *, doubted: float, say: Callable[[str], None] = lambda _: None
 ) -> Link:
@@ -249,8 +258,3 @@ def keep_joining(
 
 def _failed(error: grpc.RpcError, what: str) -> RunFailedError:
     return (LinkLostError if error.code() in _LOST else RunFailedError)(f"{what}: {sentence(error)}")
-
-
-def _upload_parts(header: UploadHeader, gradients: Tensors) -> Iterator[UploadPart | bytes]:
-    yield UploadPart(header=header)
-    yield from UPLOAD.chunks(gradients.values())

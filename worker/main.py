@@ -24,7 +24,9 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
     if config.topology.serves_peers(options.worker) and host in EVERYWHERE and options.advertise is None:
         raise UserError(f"--listen {options.listen}: say with --advertise HOST:PORT how the other workers reach it")
     common = None if options.common is None else Secret(options.common)
-    plan = defence_plan(config, options.worker, len(data.x), most=data.most, secret=_secret(options), common=common)
+    given = None if options.key_file is None else read_key(options.key_file, "--key-file")
+    secret = Secret(given, kept=None if given or options.state is None else options.state / "secret")
+    plan = defence_plan(config, options.worker, len(data.x), most=data.most, secret=secret, common=common)
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -63,12 +65,6 @@ def defence_plan(
         secret=secret or Secret(),
         common=common,
     )
-
-
-def _secret(options: WorkerOptions) -> Secret:
-    if options.key_file is not None:
-        return Secret(read_key(options.key_file, "--key-file"))
-    return Secret(kept=None if options.state is None else options.state / "secret")
 
 
 def join_request(data: WorkerData, options: WorkerOptions, address: str) -> JoinRequest:

@@ -97,14 +97,9 @@ def _spent(work: Callable[[], object]) -> float:
 def _print(results: list[dict[str, Any]]) -> None:
     table = Table("hot path", "ours", "floor", "ratio", "lowest", "the floor is")
     for one in results:
-        table.add_row(
-            one["path"],
-            f"{one['seconds'] * 1e3:.2f} ms",
-            f"{one['floor_seconds'] * 1e3:.2f} ms",
-            f"{one['ratio']:.2f}",
-            f"{one['ratio_lowest']:.2f}",
-            one["floor"],
-        )
+        times = (f"{one[key] * 1e3:.2f} ms" for key in ("seconds", "floor_seconds"))
+        ratios = (f"{one[key]:.2f}" for key in ("ratio", "ratio_lowest"))
+        table.add_row(one["path"], *times, *ratios, one["floor"])
     Console(highlight=False, width=130).print(table)
 
 

@@ -1,7 +1,6 @@
 """`cafe bench attack`: what `exact` costs as samples grow, where the time goes, and the paper's algorithm beside it."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attacker.interface import Recovery, attacks, silent
-from vfl.bench.rigs import save
+from vfl.bench.rigs import save, show_table
 from vfl.datasets import Data, datasets
 from vfl.local.one_process import observations
 from vfl.observation import Setting
@@ -25,6 +24,15 @@ TARGET = 30.0
 """dB: the paper's "PSNR values are always above 30 at the end of each CAFE attacking process"."""
 
 EXACT = PluginSection(name="exact")
+COLUMNS = {
+    "rounds": "{rounds}",
+    "steps I, II": "{before:.1f} s",
+    "step III": "{step_three:.1f} s",
+    "s a sample": "{each:.3f}",
+    "PSNR mean": "{psnr_mean:.1f}",
+    "worst": "{psnr_min:.1f}",
+    "30 dB": "{share_30db:.1%}",
+}
 
 
 @dataclass
@@ -46,8 +54,15 @@ def bench_attack(source: Path | None, epochs: int, out: Path | None, short: bool
     """Measure `exact` on three sizes of a data set: an .npz file, or the bundled photographs."""
     name = "photos" if source is None else source.name
     sizes = (40, 80) if short else (130, 260, 520) if source is None else (200, 400, 800)
-    results = [_measure(_load(source, size), epochs, console_line) for size in sizes]
-    _print(name, epochs, results)
+    results = [_measure(_load(source, size), epochs) for size in sizes]
+    totals = [sum(one["seconds"].values()) for one in results]
+    rows = []
+    for one, total in zip(results, totals, strict=True):
+        three = one["seconds"].get("step III", 0.0)
+        rows.append({**one, "before": total - three, "step_three": three, "each": total / one["samples"]})
+    times = results[-1]["samples"] / results[0]["samples"]
+    note = f"{times:g} times the samples take {totals[-1] / totals[0]:.2f} times the time."
+    show_table(rows, {f"exact on {name}, {epochs} epochs": "{samples} samples"} | COLUMNS, note)
     few, batch_size, rounds = (16, 4, 24) if short else (80, 8, 1200)
     console_line(f"{few} samples: exact beside the paper's algorithm, {rounds} rounds")
     race = _beside_paper(_load(source, few), batch_size, rounds)
@@ -69,53 +84,22 @@ def _load(source: Path | None, samples: int) -> Data:
     return datasets.build(section).load()
 
 
-def _measure(data: Data, epochs: int, say: Callable[[str], None]) -> dict[str, Any]:
+def _measure(data: Data, epochs: int) -> dict[str, Any]:
     samples = len(data.x)
     batch_size = min(BATCH_SIZE, samples // 4)
     setting = _setting(data, batch_size, "epochs", epochs * -(-samples // batch_size))
-    attack = attacks.build(PluginSection(name="exact")).start(setting)
+    attack = attacks.build(EXACT).start(setting)
     observing = 0.0
     for observation in observations(setting, data.x, data.y, TrainingConfig()):
         began = time.monotonic()
         attack.observe(observation)
         observing += time.monotonic() - began
-    say(f"{samples} samples: {setting.rounds} rounds observed, recovering")
+    console_line(f"{samples} samples: {setting.rounds} rounds observed, recovering")
     watch = Stopwatch()
     scores = _score(attack.recover(watch), setting, data)
     assert scores is not None
     seconds = {"observing": observing, **watch.seconds}
     return {"samples": samples, "rounds": setting.rounds, "seconds": seconds, **scores}
-
-
-def _print(name: str, epochs: int, results: list[dict[str, Any]]) -> None:
-    table = Table(
-        f"exact on {name}, {epochs} epochs",
-        "rounds",
-        "steps I, II",
-        "step III",
-        "s a sample",
-        "PSNR mean",
-        "worst",
-        "30 dB",
-    )
-    for result in results:
-        seconds = result["seconds"]
-        three = seconds.get("step III", 0.0)
-        table.add_row(
-            f"{result['samples']} samples",
-            str(result["rounds"]),
-            f"{sum(seconds.values()) - three:.1f} s",
-            f"{three:.1f} s",
-            f"{sum(seconds.values()) / result['samples']:.3f}",
-            f"{result['psnr_mean']:.1f}",
-            f"{result['psnr_min']:.1f}",
-            f"{result['share_30db']:.1%}",
-        )
-    Console(highlight=False).print(table)
-    first, last = results[0], results[-1]
-    growth = sum(last["seconds"].values()) / sum(first["seconds"].values())
-    times = last["samples"] / first["samples"]
-    Console(highlight=False).print(f"{times:g} times the samples take {growth:.2f} times the time.")
 
 
 def _cafe_section(colour: bool) -> PluginSection:

@@ -5,7 +5,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,18 +12,15 @@ from typing import Any
 
 import psutil
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from server.parameters import Parameters
 from server.schedule import batches
-from vfl.bench.rigs import save
+from vfl.bench.rigs import run_once, save, show_table
 from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
 from vfl.device import keep_freed_memory
 from vfl.folder.schema import as_json
-from vfl.folder.summary import Summary, load_summary
-from vfl.local.launch import run_federation
+from vfl.folder.summary import Summary
 from vfl.local.one_process import OneProcess
 from vfl.observation import Setting
 from vfl.optimisers.training import TrainingConfig
@@ -33,6 +29,14 @@ from vfl.registry import PluginSection
 
 NO_ATTACK = PluginSection(name="none")
 SAMPLES, BATCH_SIZE, SHAPE, CLASSES = 400, 40, (3, 32, 32), 10
+COLUMNS = {
+    "CIFAR-10 shapes, K = 40": "{case}",
+    "one process": "{one_process_rounds_per_second:.2f} rounds/s",
+    "federation": "{federation_rounds_per_second:.2f} rounds/s",
+    "ratio": "{ratio:.2f}",
+    "bytes / raw": "{message_bytes_over_raw:.4f}",
+    "on loopback / raw": "{loopback_bytes_over_raw:.4f}",
+}
 
 
 @dataclass(frozen=True)
@@ -63,9 +67,16 @@ def bench_federation(out: Path | None, short: bool) -> None:
     ]
     data = noise()
     results = [_measure(case, data) for case in cases]
-    memory = _memory(data, rounds=max(20, int(500 * scale)))
+    rounds = max(20, int(500 * scale))
+    memory = {"rounds": rounds, **as_json(federate(FederationCase(4, 0.0, rounds, 1), data).coordinator_memory)}
     startup = _startup(data)
-    _print(results, memory, startup)
+    show_table(
+        results,
+        COLUMNS,
+        f"The coordinator's memory after {memory['rounds']} rounds: {memory['last'] / 1e6:.0f} MB, "
+        f"{memory['growth'] / 1e6:+.1f} MB from the second tenth of them to the last.",
+        *(f"From start to end, {what}: {seconds:.1f} s" for what, seconds in startup.items()),
+    )
     save(out, {"cases": results, "memory": memory, "startup_seconds": startup})
 
 
@@ -109,14 +120,7 @@ def _one_process_rate(case: FederationCase, data: Data) -> float:
 
 def federate(case: FederationCase, data: Data) -> Summary:
     """Return the summary of a run."""
-    with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
-        run_federation(_config(case), data, Path(folder))
-        return load_summary(Path(folder))
-
-
-def _memory(data: Data, rounds: int) -> dict[str, Any]:
-    summary = federate(FederationCase(4, 0.0, rounds, 1), data)
-    return {"rounds": rounds, **as_json(summary.coordinator_memory)}
+    return run_once(_config(case), data)
 
 
 def _startup(data: Data) -> dict[str, float]:
@@ -153,24 +157,3 @@ def noise() -> Data:
 def _loopback_bytes() -> int:
     counters = psutil.net_io_counters(pernic=True).get("lo")
     return counters.bytes_sent if counters else 0
-
-
-def _print(results: list[dict[str, Any]], memory: dict[str, Any], startup: dict[str, float]) -> None:
-    table = Table("CIFAR-10 shapes, K = 40", "one process", "federation", "ratio", "bytes / raw", "on loopback / raw")
-    for result in results:
-        table.add_row(
-            result["case"],
-            f"{result['one_process_rounds_per_second']:.2f} rounds/s",
-            f"{result['federation_rounds_per_second']:.2f} rounds/s",
-            f"{result['ratio']:.2f}",
-            f"{result['message_bytes_over_raw']:.4f}",
-            f"{result['loopback_bytes_over_raw']:.4f}",
-        )
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(
-        f"The coordinator's memory after {memory['rounds']} rounds: {memory['last'] / 1e6:.0f} MB, "
-        f"{memory['growth'] / 1e6:+.1f} MB from the second tenth of them to the last."
-    )
-    for what, seconds in startup.items():
-        console.print(f"From start to end, {what}: {seconds:.1f} s")

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from attacker.interface import Attack, AttackPlugin, Observation, Progress, Recovery, Setting
-from vfl.bench.rigs import save
+from vfl.bench.rigs import run_once, save
 from vfl.bench.rigs.meter import GrowthMeter
 from vfl.config import RunConfig, parse_config
 from vfl.datasets.slices import load_data
@@ -71,21 +71,14 @@ def _steady(workers: int, rounds: int, console: Console) -> dict[str, Any]:
         summary = load_summary(Path(folder))
     last = max(range(1, workers), key=lambda m: meter.tenth(f"worker {m}", 10, rounds).memory)
     parties = {"coordinator": "coordinator", "label holder": "worker 0", "largest other worker": f"worker {last}"}
-    result: dict[str, Any] = {
-        "workers": workers,
-        "rounds": summary.rounds,
-        "rounds_per_second": summary.rounds_per_second,
-        "parties": {},
-    }
-    title = f"{workers} workers, {summary.rounds} rounds, {summary.rounds_per_second:.1f} a second"
+    rate = summary.rounds_per_second
+    result: dict[str, Any] = {"workers": workers, "rounds": summary.rounds, "rounds_per_second": rate, "parties": {}}
+    title = f"{workers} workers, {summary.rounds} rounds, {rate:.1f} a second"
     table = Table("", "memory: second tenth", "last tenth", "descriptors: second tenth", "last tenth", title=title)
     for party, name in parties.items():
         early, late = (meter.tenth(name, which, rounds) for which in (2, 10))
-        result["parties"][party] = {
-            "memory": [early.memory, late.memory],
-            "descriptors": [early.descriptors, late.descriptors],
-        }
-        memory, descriptors = ((early.memory, late.memory), (early.descriptors, late.descriptors))
+        memory, descriptors = [early.memory, late.memory], [early.descriptors, late.descriptors]
+        result["parties"][party] = {"memory": memory, "descriptors": descriptors}
         table.add_row(party, *(f"{size / 1e6:.1f} MB" for size in memory), *map(str, descriptors))
     console.print(table)
     return result
@@ -113,21 +106,14 @@ def _held_back(workers: int, rounds: int, console: Console) -> dict[str, Any]:
         most.append(meter.most("coordinator"))
         rates.append(summary.rounds_per_second)
     upload = summary.bytes.up // summary.rounds
-    result = {
-        "workers": workers,
-        "rounds": rounds,
-        "rounds_per_second": rates,
-        "memory": most,
-        "upload": upload,
-        "stops": len(stops),
-    }
+    result = {"workers": workers, "rounds": rounds, "rounds_per_second": rates, "memory": most, "upload": upload}
     console.print(
         f"Uploads outrun the coordinator ({workers} workers, {rounds} rounds of {upload / 1e6:.1f} MB, frozen "
         f"parameters): left alone it does {rates[0]:.1f} rounds a second with {most[0] / 1e6:.0f} MB at most; stopped "
         f"{len(stops)} times for {HELD_SECONDS:g} s, {FREE_SECONDS:g} s apart, {rates[1]:.1f} with "
         f"{most[1] / 1e6:.0f} MB."
     )
-    return result
+    return result | {"stops": len(stops)}
 
 
 def _hold_back(meter: GrowthMeter, over: threading.Event, stops: list[float]) -> None:
@@ -150,9 +136,7 @@ def _hold_back(meter: GrowthMeter, over: threading.Event, stops: list[float]) ->
 def _behind(rounds: int, console: Console) -> dict[str, Any]:
     """Let an attack fall behind: rounds wait for it on disk, and it sees them all in the end."""
     config = _config(4, rounds, attack={"name": "vfl.bench.load:Dawdler"})
-    with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
-        run_federation(config, load_data(config), Path(folder))
-        summary = load_summary(Path(folder))
+    summary = run_once(config)
     queue, growth = summary.attack.queue, summary.coordinator_memory.growth or 0
     seen = int(str(summary.attack.notes[0]))
     result = {"rounds": rounds, "seen": seen, **as_json(queue), "memory_growth": growth}

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
@@ -23,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from attacker.matching.components import depths
 from attacker.matching.engine import Engine
 from attacker.matching.objectives import Targets, squared
-from vfl.bench.rigs import save
+from vfl.bench.rigs import save, show_table
 from vfl.device import keep_freed_memory
 from vfl.local.one_process import observations
 from vfl.models import build_bottom, build_top, output_width
@@ -33,6 +32,13 @@ from vfl.partition import partition
 from vfl.registry import PluginSection
 
 SHAPE, CLASSES = (3, 32, 32), 10
+COLUMNS = {
+    "one iteration, CIFAR-10 shapes, cafe_cnn": "{case}",
+    "engine": "{engine:.0f} ms",
+    "oracle": "{oracle:.0f} ms ({oracle_over_engine:.1f} x)",
+    "plain loop": "{plain:.0f} ms ({plain_over_engine:.1f} x)",
+    "engine and oracle differ by": "{relative_difference:.0e}",
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ def bench_matching(out: Path | None, short: bool) -> None:
     few = [MatchingCase(4, 8), MatchingCase(4, 1, singles=4)]
     cases = few if short else [MatchingCase(4, 40), MatchingCase(16, 40), MatchingCase(4, 1, singles=8)]
     results = [_measure(case, repeats) for case in cases]
-    _print(results)
+    show_table([one | {side: 1e3 * spent for side, spent in one["seconds"].items()} for one in results], COLUMNS)
     save(out, {"cases": results})
 
 
@@ -221,19 +227,3 @@ def _measure(case: MatchingCase, repeats: int) -> dict[str, Any]:
 def _ratio(slow: list[float], fast: list[float]) -> float:
     """Return the median of the ratios within each turn."""
     return statistics.median(a / b for a, b in zip(slow, fast, strict=True))
-
-
-def _print(results: list[dict[str, Any]]) -> None:
-    table = Table(
-        "one iteration, CIFAR-10 shapes, cafe_cnn", "engine", "oracle", "plain loop", "engine and oracle differ by"
-    )
-    for result in results:
-        seconds = result["seconds"]
-        table.add_row(
-            result["case"],
-            f"{seconds['engine'] * 1e3:.0f} ms",
-            f"{seconds['oracle'] * 1e3:.0f} ms ({result['oracle_over_engine']:.1f} x)",
-            f"{seconds['plain'] * 1e3:.0f} ms ({result['plain_over_engine']:.1f} x)",
-            f"{result['relative_difference']:.0e}",
-        )
-    Console(highlight=False).print(table)

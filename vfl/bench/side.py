@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from attacker.exact import Exact
 from attacker.exact.attack import ExactAttack
 from attacker.interface import Attack, Progress, Recovery, Setting
 from vfl.bench.federation import NO_ATTACK, FederationCase, federate, noise
-from vfl.bench.rigs import save
+from vfl.bench.rigs import save, show_table
 from vfl.datasets import Data
 from vfl.folder.schema import as_json
 from vfl.registry import PluginSection
@@ -21,6 +18,14 @@ from vfl.registry import PluginSection
 WORKERS = 4
 FULL, SHORT = (60, 5), (30, 1)
 """Rounds, and how often; three epochs are the fewest with which `exact` follows parameters."""
+COLUMNS = {
+    "CIFAR-10 shapes, K = 40": "{case}",
+    "no attack": "{alone:.0f} ms",
+    "attack beside": "{beside:.0f} ms",
+    "ratio": "{ratio:.3f}",
+    "of the fastest": "{ratio_lowest:.3f}",
+    "rounds behind": "{longest}",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,14 @@ def bench_side(out: Path | None, short: bool) -> None:
     rounds, repeats = SHORT if short else FULL
     data = noise()
     results = [_measure(rival, data, rounds, repeats) for rival in RIVALS]
-    _print(results, rounds, repeats)
+    note = f"A round of {WORKERS} workers: medians of {repeats} runs of {rounds} rounds each, in turns."
+    rows = [
+        one
+        | {side: 1e3 * one[f"seconds_{side}"] for side in ("alone", "beside")}
+        | {"longest": max(queue["longest"] for queue in one["queues"])}
+        for one in results
+    ]
+    show_table(rows, COLUMNS, note)
     save(out, results)
 
 
@@ -90,19 +102,3 @@ def _measure(rival: Rival, data: Data, rounds: int, repeats: int) -> dict[str, A
         "ratios": ratios,
         "queues": queues,
     }
-
-
-def _print(results: list[dict[str, Any]], rounds: int, repeats: int) -> None:
-    table = Table("CIFAR-10 shapes, K = 40", "no attack", "attack beside", "ratio", "of the fastest", "rounds behind")
-    for result in results:
-        table.add_row(
-            result["case"],
-            f"{result['seconds_alone'] * 1e3:.0f} ms",
-            f"{result['seconds_beside'] * 1e3:.0f} ms",
-            f"{result['ratio']:.3f}",
-            f"{result['ratio_lowest']:.3f}",
-            str(max(queue["longest"] for queue in result["queues"])),
-        )
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(f"A round of {WORKERS} workers: medians of {repeats} runs of {rounds} rounds each, in turns.")

@@ -1,24 +1,19 @@
 """`cafe bench training`: a federation learns beside a plain PyTorch loop: loss curve and accuracy."""
 
 import os
-import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.nn.functional import cross_entropy
 
 from server.schedule import batches
-from vfl.bench.rigs import save
+from vfl.bench.rigs import run_once, save, show_table
 from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
 from vfl.datasets.slices import load_data
 from vfl.errors import UserError
-from vfl.folder.summary import load_summary
-from vfl.local.launch import run_federation, worker_threads
+from vfl.local.launch import worker_threads
 from vfl.models.whole import whole_model
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
@@ -27,14 +22,13 @@ from vfl.registry import PluginSection
 SAMPLES, TEST_SAMPLES, BATCH_SIZE, ROUNDS, SHORT_ROUNDS = 400, 200, 40, 200, 5
 LR = 1e-3
 FILES = ("mnist.npz", "cifar10.npz")
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A training: the loss of every round, and the share of test samples that are right at the end."""
-
-    losses: list[float]
-    accuracy: float
+COLUMNS = {
+    "data": "{data.stem}",
+    "workers": "{workers}",
+    "loss": "{loss_first:.3f} to {loss_last:.3f}",
+    "largest difference": "{largest_relative_difference:.1e}",
+    "test accuracy": "{federation_accuracy:.1%} / {one_process_accuracy:.1%}",
+}
 
 
 def bench_training(out: Path | None, short: bool) -> None:
@@ -43,7 +37,8 @@ def bench_training(out: Path | None, short: bool) -> None:
         raise UserError(f"cafe bench training: set CAFE_DATA to the folder that holds {' and '.join(FILES)}")
     rounds = SHORT_ROUNDS if short else ROUNDS
     results = [_compare(file, workers, rounds) for file in FILES for workers in (4, 16)]
-    _print(results)
+    title = f"{SAMPLES} samples, K = {BATCH_SIZE}, {rounds} rounds; federation / one process"
+    show_table([one | {"data": Path(one["data"])} for one in results], COLUMNS, title=title)
     save(out, results)
 
 
@@ -56,16 +51,16 @@ def _compare(file: str, workers: int, rounds: int) -> dict[str, Any]:
         training=TrainingConfig(optimizer="adam", lr=LR),
     )
     data = load_data(config)
-    alone, federated = _one_process(config, data, rounds), _federation(config, data)
+    (losses, accuracy), federated = _one_process(config, data, rounds), run_once(config, data).train
     return {
         "data": file,
         "workers": workers,
         "rounds": rounds,
-        "loss_first": alone.losses[0],
-        "loss_last": alone.losses[-1],
-        "largest_relative_difference": largest_difference(federated.losses, alone.losses),
-        "one_process_accuracy": alone.accuracy,
-        "federation_accuracy": federated.accuracy,
+        "loss_first": losses[0],
+        "loss_last": losses[-1],
+        "largest_relative_difference": largest_difference(federated.losses, losses),
+        "one_process_accuracy": accuracy,
+        "federation_accuracy": federated.test_accuracy,
     }
 
 
@@ -74,16 +69,8 @@ def largest_difference(found: list[float], expected: list[float]) -> float:
     return max(abs(one - other) / abs(other) for one, other in zip(found, expected, strict=True))
 
 
-def _federation(config: RunConfig, data: Data) -> Trained:
-    with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
-        run_federation(config, data, Path(folder))
-        train = load_summary(Path(folder)).train
-    assert train.test_accuracy is not None
-    return Trained(train.losses, train.test_accuracy)
-
-
-def _one_process(config: RunConfig, data: Data, rounds: int) -> Trained:
-    """Train with a plain PyTorch loop on all data in one place."""
+def _one_process(config: RunConfig, data: Data, rounds: int) -> tuple[list[float], float]:
+    """Train with a plain PyTorch loop on all data in one place; return each round's loss, and the test accuracy."""
     # As many threads as a worker has: sums in another order differ in the last digit, and training makes that grow.
     torch.set_num_threads(worker_threads(config.federation.workers))
     assert data.x_test is not None
@@ -101,18 +88,4 @@ def _one_process(config: RunConfig, data: Data, rounds: int) -> Trained:
         losses.append(loss.item())
     with torch.no_grad():
         right = int((model(tested).argmax(1) == data.y_test).sum())
-    return Trained(losses, right / len(data.y_test))
-
-
-def _print(results: list[dict[str, Any]]) -> None:
-    title = f"{SAMPLES} samples, K = {BATCH_SIZE}, {results[0]['rounds']} rounds; federation / one process"
-    table = Table("data", "workers", "loss", "largest difference", "test accuracy", title=title)
-    for one in results:
-        table.add_row(
-            Path(one["data"]).stem,
-            str(one["workers"]),
-            f"{one['loss_first']:.3f} to {one['loss_last']:.3f}",
-            f"{one['largest_relative_difference']:.1e}",
-            f"{one['federation_accuracy']:.1%} / {one['one_process_accuracy']:.1%}",
-        )
-    Console(highlight=False).print(table)
+    return losses, right / len(data.y_test)

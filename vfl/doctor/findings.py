@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partialmethod
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +14,7 @@ from vfl.errors import CafeError
 
 
 class Level(StrEnum):
-    """How a check ended; `later` is for what cannot be known before the run."""
+    """How a check ended; a run could still go on after a warning, and `later` is what only the run itself can show."""
 
     OK = "ok"
     WARNING = "warning"
@@ -37,21 +38,14 @@ class Sheet:
     where: str
     lines: list[Finding] = field(default_factory=list)
 
-    def ok(self, check: str, text: str) -> None:
-        """Note that nothing is wrong."""
-        self.lines.append(Finding(check, Level.OK, text))
+    def note(self, level: Level, check: str, text: str) -> None:
+        """Add a finding."""
+        self.lines.append(Finding(check, level, text))
 
-    def warn(self, check: str, text: str) -> None:
-        """Note a problem with which a run could still go on."""
-        self.lines.append(Finding(check, Level.WARNING, text))
-
-    def fail(self, check: str, text: str) -> None:
-        """Note a problem with which a run would fail."""
-        self.lines.append(Finding(check, Level.FAILED, text))
-
-    def later(self, check: str, text: str) -> None:
-        """Note what only the run itself can show."""
-        self.lines.append(Finding(check, Level.LATER, text))
+    ok = partialmethod(note, Level.OK)
+    warn = partialmethod(note, Level.WARNING)
+    fail = partialmethod(note, Level.FAILED)
+    later = partialmethod(note, Level.LATER)
 
     @contextlib.contextmanager
     def trying(self, check: str) -> Iterator[None]:

@@ -60,13 +60,9 @@ class Setup:
 
 
 def describe_party(config: RunConfig, clock: Clock) -> Party:
-    """Return this party's versions, settings and time."""
-    return Party(versions=_versions(), settings=settings(config), time=clock())
-
-
-def _versions() -> dict[str, str]:
-    """Return what is installed here, and the protocol that it speaks."""
-    return {"protocol": str(PROTOCOL_VERSION), **installed()}
+    """Return what is installed here, the protocol that it speaks, the config's settings, and the time."""
+    versions = {"protocol": str(PROTOCOL_VERSION), **installed()}
+    return Party(versions=versions, settings=settings(config), time=clock())
 
 
 def settings(config: RunConfig) -> dict[str, str]:

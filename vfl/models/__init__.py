@@ -48,7 +48,7 @@ def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -
 
 def build_top(section: PluginSection, widths: Sequence[int], classes: int, seed: int) -> nn.Module:
     """Build the top model, initialised from the seed: the same in every process."""
-    named = _top_section(section)
+    named = section.top if isinstance(section, ModelSection) else None
     own = named or _bottom_section(section, 0)
     plugin = models.build(own, top_factory) if named else models.build(own)
     with seeded_everywhere(seed, "top", 0), models.guard(own.name, plugin, "top"):
@@ -103,11 +103,6 @@ _BUILT: WeakKeyDictionary[nn.Module, tuple[str, SplitModel]] = WeakKeyDictionary
 def _bottom_section(section: PluginSection, worker: int) -> PluginSection:
     """Return the section that names a worker's bottom model."""
     return section.bottoms.get(worker, section) if isinstance(section, ModelSection) else section
-
-
-def _top_section(section: PluginSection) -> PluginSection | None:
-    """Return the section that names the top model, None where it comes with the bottom models."""
-    return section.top if isinstance(section, ModelSection) else None
 
 
 def _is_dense(value: object) -> TypeGuard[Tensor]:

@@ -1,5 +1,7 @@
 """Fully connected networks, for tables and small images."""
 
+import math
+
 from pydantic import Field
 from torch import nn
 
@@ -16,9 +18,7 @@ class MLP(SplitModel):
 
     def bottom(self, shape: Shape) -> nn.Module:
         """Build the network for slices of any shape."""
-        features = 1
-        for size in shape:
-            features *= size
+        features = math.prod(shape)
         layers: list[nn.Module] = [nn.Flatten()]
         for width in self.hidden:
             layers += [nn.Linear(features, width), nn.ReLU()]

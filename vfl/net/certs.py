@@ -1,12 +1,12 @@
 """`cafe certs`: a private authority, and a certificate for each role that says which role it is."""
 
-import datetime
 import ipaddress
 import os
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -23,7 +23,7 @@ AUTHORITY_DAYS = 3650
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 """Names that every certificate has, so that all roles can be tried on one machine."""
 
-CLOCKS_DIFFER = datetime.timedelta(hours=1)
+CLOCKS_DIFFER = timedelta(hours=1)
 
 _HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*", re.IGNORECASE)
 
@@ -52,11 +52,11 @@ def make_certificates(
     names: Mapping[Role, Sequence[str]] | None = None,
     *,
     days: int = 365,
-    now: datetime.datetime | None = None,
+    now: datetime | None = None,
 ) -> list[Path]:
     """Make what is missing of an authority and its roles' certificates; return the files made, overwrite none."""
     names = names or {}
-    now = now or datetime.datetime.now(datetime.UTC)
+    now = now or datetime.now(UTC)
     roles = [COORDINATOR, *map(worker_role, range(workers))]
     for role in names:
         if role not in roles:
@@ -117,24 +117,22 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _authority(now: datetime.datetime, days: int) -> _Pair:
+def _authority(now: datetime, days: int) -> _Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     # A random part: two authorities that a user mixes up then have different names.
     name = _common_name(f"cafe authority {secrets.token_hex(4)}")
     builder = (
-        _builder(name, name, key, now=now, end=now + datetime.timedelta(days=days))
+        _builder(name, name, key, now=now, end=now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
     )
     return _Pair(builder.sign(key, hashes.SHA256()), key)
 
 
-def _issue(
-    authority: _Pair, role: Role, hosts: Sequence[x509.GeneralName], *, now: datetime.datetime, days: int
-) -> _Pair:
+def _issue(authority: _Pair, role: Role, hosts: Sequence[x509.GeneralName], *, now: datetime, days: int) -> _Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate
-    end = min(now + datetime.timedelta(days=days), issuer.not_valid_after_utc)
+    end = min(now + timedelta(days=days), issuer.not_valid_after_utc)
     names = [x509.UniformResourceIdentifier(role.urn), *dict.fromkeys(hosts)]
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
@@ -150,12 +148,7 @@ def _issue(
 
 
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    *,
-    now: datetime.datetime,
-    end: datetime.datetime,
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, now: datetime, end: datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -177,7 +170,7 @@ def _usage(*allowed: str) -> x509.KeyUsage:
     return x509.KeyUsage(**{usage: usage in allowed for usage in _USAGES})
 
 
-def _load(folder: Path, now: datetime.datetime) -> _Pair:
+def _load(folder: Path, now: datetime) -> _Pair:
     certificate, key = read_certificate(folder / "ca.pem"), read_key(folder / "ca.key")
     problem = file_problem(folder / "ca.pem", certificate, key, now)
     if problem:

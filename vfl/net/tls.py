@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,11 +128,9 @@ def role_of(certificate: x509.Certificate) -> Role | None:
     urns = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if uri.startswith(_PREFIX)]
     if urns == [COORDINATOR.urn]:
         return COORDINATOR
-    kind, _, number = urns[0].removeprefix(_PREFIX).partition(":") if len(urns) == 1 else ("", "", "")
-    right = (
-        kind == "worker" and number.isascii() and number.isdigit() and len(number) < 10
-    )  # int() refuses thousands of digits with an error of its own
-    return worker_role(int(number)) if right else None
+    # Nine digits: int() refuses thousands of them with an error of its own.
+    worker = re.fullmatch(rf"{_PREFIX}worker:([0-9]{{1,9}})", urns[0]) if len(urns) == 1 else None
+    return worker_role(int(worker[1])) if worker else None
 
 
 def check_caller(context: Any, worker: int) -> None:

@@ -1,9 +1,8 @@
 """The bytes of a run's messages, counted by building the messages: of the batches and tensors that will be sent."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from vfl.observation import Setting
 from worker.rendezvous import swap_parts
 
 SESSION, RUN_ID = "0" * 32, "0" * 16
-Carrier = Literal["order", "upload"]
+Carrier = Callable[..., Order | UploadPart]
 """Messages that may carry a chunk."""
 ADDRESS = "127.0.0.1:40000"
 """As long as any label holder's address in a local run."""
@@ -53,8 +52,7 @@ def count_traffic(
     """Count a run in which no worker is lost and no upload withheld; `uploads` are each worker's tensors of a round."""
     count = _Count(config, setting, uploads, widths)
     every = config.training.evaluate_every or setting.rounds
-    drawn = batches_of(setting)
-    for number, batch in enumerate(drawn, start=1):
+    for number, batch in enumerate(batches_of(setting), start=1):
         count.train(number, batch)
         if test_samples and (number % every == 0 or number == setting.rounds):
             for rows in torch.arange(test_samples).split(EVALUATION_BATCH):
@@ -127,12 +125,12 @@ class _Count:
                 session=SESSION, run_id=RUN_ID, worker=worker, round=number, gradients=bundle,
                 loss=1.0 if holds else None, peer_bytes=peer if holds else 0,
             )  # fmt: skip
-            total += _size(UploadPart(header=header)) + _chunks(size, "upload")
+            total += _size(UploadPart(header=header)) + _chunks(size, UploadPart)
         return total
 
     def _parameters_size(self, version: int) -> int:
         return sum(
-            _size(Order(parameters=ParametersOrder(version=version, bundle=bundle))) + _chunks(size, "order")
+            _size(Order(parameters=ParametersOrder(version=version, bundle=bundle))) + _chunks(size, Order)
             for bundle, size in zip(self._bundles, self._sizes, strict=True)
         )
 
@@ -149,23 +147,13 @@ class _Count:
 
 def _chunks(size: int, message: Carrier) -> int:
     """Return the size of the messages that carry so many bytes."""
-    return sum(_carried(message, _alike(offset), length) for offset, length in _cut(size))
-
-
-_KINDS: dict[Carrier, Callable[[Chunk], Order | UploadPart]] = {
-    "order": lambda chunk: Order(chunk=chunk),
-    "upload": lambda chunk: UploadPart(chunk=chunk),
-}
+    offsets = range(0, size, CHUNK_BYTES)
+    return sum(_carried(message, _alike(offset), min(CHUNK_BYTES, size - offset)) for offset in offsets)
 
 
 @cache
 def _carried(message: Carrier, offset: int, length: int) -> int:
-    return _size(_KINDS[message](Chunk(offset=offset, data=bytes(length))))
-
-
-def _cut(size: int) -> Iterator[tuple[int, int]]:
-    for offset in range(0, size, CHUNK_BYTES):
-        yield offset, min(CHUNK_BYTES, size - offset)
+    return _size(message(chunk=Chunk(offset=offset, data=bytes(length))))
 
 
 def _alike(number: int) -> int:

@@ -1,6 +1,7 @@
 """A config's run in plain numbers, and the rounds that its attack needs: counted from shapes, nothing is trained."""
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -210,19 +211,16 @@ def needs_of(config: RunConfig, setting: Setting) -> Needs:
         return Needs("none", 0)
     refusal = _refusal(config, setting)
     per_epoch = math.ceil(setting.samples / setting.batch_size)
+
+    def enough(epochs: int) -> bool:
+        return _refusal(config, replace(setting, rounds=epochs * per_epoch)) is None
+
     epochs = 1
-    while _refusal(config, replace(setting, rounds=epochs * per_epoch)):
+    while not enough(epochs):
         epochs *= 2
         if epochs > MOST_EPOCHS:
             raise UserError(refusal or f"attack {section.name}: no number of rounds is enough")
-    low = epochs // 2
-    while epochs - low > 1:
-        middle = (low + epochs) // 2
-        if _refusal(config, replace(setting, rounds=middle * per_epoch)):
-            low = middle
-        else:
-            epochs = middle
-    rounds = epochs * per_epoch
+    rounds = per_epoch * bisect_left(range(epochs), True, lo=epochs // 2 + 1, key=enough)
     plugin = attacks.build(section)
     if not isinstance(plugin, Exact):
         return Needs(section.name, rounds, isinstance(plugin, SOLVING), refusal)

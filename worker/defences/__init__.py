@@ -13,14 +13,7 @@ from torch import Tensor, nn
 from vfl.maths.finite import all_finite
 from vfl.observation import Tensors
 from vfl.registry import OURS, Plugin, PluginSection, Registry
-from worker.defences.checks import (
-    fitting_mean,
-    fitting_report,
-    fitting_rows,
-    fitting_schedule,
-    fitting_upload,
-    kinds_of,
-)
+from worker.defences import checks
 from worker.keys import Draws, FixedSecret, Secret
 
 
@@ -107,21 +100,13 @@ class Defence(Plugin):
         raise NotImplementedError
 
 
+BUILT_IN = ["indices", "breaker", "fake_gradients", "dp", "noise", "prune", "quantize", "clip", "soteria"]
+"""The modules of the defences that come with this package, besides `none`."""
 defences: Registry[Defence] = Registry(
     "defence",
     Defence,
     "cafe.defences",
-    [
-        "worker.defences.indices",
-        "worker.defences.breaker",
-        "worker.defences.fake_gradients",
-        "worker.defences.dp",
-        "worker.defences.noise",
-        "worker.defences.prune",
-        "worker.defences.quantize",
-        "worker.defences.clip",
-        "worker.defences.soteria",
-    ],
+    [f"worker.defences.{name}" for name in BUILT_IN],
 )
 
 
@@ -154,7 +139,9 @@ class Chain:
         self._foreign = [type(one).__module__.partition(".")[0] not in OURS for one in built]
         for place, defence in enumerate(built):
             with self._guard(place, "schedule"):
-                plan = replace(plan, schedule=fitting_schedule(self._names[place], defence.schedule(plan.schedule)))
+                plan = replace(
+                    plan, schedule=checks.fitting_schedule(self._names[place], defence.schedule(plan.schedule))
+                )
         self._plan = plan
         self._shields: list[Shield] = []
         self._policies: list[tuple[int, RowPolicy]] = []
@@ -181,7 +168,7 @@ class Chain:
         """Return what sums over a batch are divided by; None for the batch's own length."""
         for place, policy in self._policies:
             with self._guard(place, "mean_over"):
-                over = fitting_mean(self._names[place], policy.mean_over)
+                over = checks.fitting_mean(self._names[place], policy.mean_over)
             if over is not None:
                 return over
         return None
@@ -190,7 +177,7 @@ class Chain:
         """Return which rows a round is played on."""
         for place, policy in self._policies:
             with self._guard(place, "rows"):
-                named = fitting_rows(self._names[place], policy.rows(number, named), self._plan.samples)
+                named = checks.fitting_rows(self._names[place], policy.rows(number, named), self._plan.samples)
         return named
 
     def apply(self, gradients: Tensors, number: int, *, rows: Tensor, x: Tensor, model: nn.Module) -> Tensors:
@@ -201,11 +188,11 @@ class Chain:
             self._compare(number, rows, gradients)
             for place, shield in enumerate(self._shields):
                 draws = self._plan.secret.draws(f"defence {place} of worker {self._plan.worker}", number)
-                kinds = kinds_of(gradients)  # first: a plug-in may change the mapping that it is given
+                kinds = checks.kinds_of(gradients)  # first: a plug-in may change the mapping that it is given
                 finite = self._foreign[place] and all_finite(*gradients.values())
                 with self._guard(place, "apply", WithheldError):
                     uploaded = shield.apply(gradients, Played(number, rows, x, model, draws))
-                    gradients = fitting_upload(self._names[place], uploaded, kinds, finite)
+                    gradients = checks.fitting_upload(self._names[place], uploaded, kinds, finite)
         except WithheldError as withheld:
             self._withheld = (number, str(withheld))
             raise
@@ -226,7 +213,7 @@ class Chain:
         chain = []
         for place, (name, shield) in enumerate(zip(self._names, self._shields, strict=True)):
             with self._guard(place, "report"):
-                chain.append({"name": name, **fitting_report(name, shield.report())})
+                chain.append({"name": name, **checks.fitting_report(name, shield.report())})
         withheld = {"round": self._withheld[0], "reason": self._withheld[1]} if self._withheld else None
         report = {"worker": self._plan.worker, "chain": chain, "withheld_from": withheld}
         fixed = any(isinstance(one, FixedSecret) and one.used for one in (self._plan.secret, self._plan.common))

@@ -177,17 +177,9 @@ def sampled_epsilon(noise_multiplier: float, rate: float, rounds: int, delta: fl
 def sampled_multiplier(epsilon: float, rate: float, rounds: int, delta: float) -> float:
     """Return opacus's smallest noise multiplier that keeps epsilon with secret Poisson batches."""
     try:
-        return float(
-            _opacus().utils.get_noise_multiplier(
-                target_epsilon=epsilon,
-                target_delta=delta,
-                sample_rate=rate,
-                steps=rounds,
-                accountant="rdp",
-                epsilon_tolerance=epsilon / 1000,
-                alphas=ORDERS,
-            )
-        )
+        aim = {"target_epsilon": epsilon, "epsilon_tolerance": epsilon / 1000, "target_delta": delta, "alphas": ORDERS}
+        found = _opacus().utils.get_noise_multiplier(sample_rate=rate, steps=rounds, accountant="rdp", **aim)
+        return float(found)
     except ValueError:
         raise UserError(
             f"defence.epsilon: no noise gives epsilon {epsilon:g} at delta {delta:g} in {rounds} rounds; raise it"
