@@ -46,14 +46,8 @@ attacks: Registry[AttackPlugin] = Registry(
     AttackPlugin,
     "cafe.attacks",
     [
-        "attacker.none",
-        "attacker.least_squares",
-        "attacker.exact",
-        "attacker.adaptive",
-        "attacker.cafe",
-        "attacker.theory",
-        "attacker.rgap",
-        "attacker.matching.rivals",
+        f"attacker.{name}"
+        for name in ("none", "least_squares", "exact", "adaptive", "cafe", "theory", "rgap", "matching.rivals")
     ],
 )
 

@@ -12,7 +12,7 @@ from attacker.horizontal import Horizontal
 from attacker.interface import Attack, AttackPlugin, Observation, Progress, attacks, share
 from vfl.cluster import leave
 from vfl.errors import RunFailedError
-from vfl.maths.kinds import described
+from vfl.maths.tensors import described
 from vfl.models.whole import first_model
 from vfl.observation import Setting
 from vfl.recovery import Recovery

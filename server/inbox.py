@@ -12,7 +12,7 @@ from protos.codec import CodecError, describe, raw_bytes
 from protos.coordinator_pb2 import Evaluation, UploadHeader
 from server.membership import Member
 from server.refusal import RefusedError, invalid, unfit
-from vfl.maths.finite import all_finite
+from vfl.maths.tensors import all_finite
 from vfl.observation import Tensors
 from vfl.topology import Topology
 

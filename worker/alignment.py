@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from protos.alignment_pb2 import AlignHeader, AlignPart, PlaceRequest
 from protos.wire import ALIGNMENT_SERVICE, Stub
 from vfl.config import RunConfig
-from vfl.datasets import datasets
-from vfl.datasets.checks import check_classes
+from vfl.datasets import check_classes, datasets
 from vfl.datasets.slices import NONE, WorkerData, check_alone, load_data, slice_for
 from vfl.datasets.tables import TableSet
 from vfl.datasets.tables.holdings import Holding

@@ -46,13 +46,7 @@ class Matching(AttackPlugin):
 
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the setting cannot give what the attack needs."""
-        collector = Collector(
-            setting,
-            self.disaggregate,
-            self.rounds,
-            attack=self.name,
-            samples=self.samples if self.disaggregate else None,
-        )
+        collector = Collector(setting, self.disaggregate, self.rounds, attack=self.name, samples=self.samples)
         engine = Engine(setting)
         if self.labels == "from_gradient":
             labelling.check(engine, self.name)

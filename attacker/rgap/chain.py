@@ -1,7 +1,9 @@
 """A model as the chain of its layers, read off its trace; what R-GAP cannot invert is refused by name."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -17,55 +19,32 @@ CHAINS = (
 )
 
 
-class Activation(Protocol):
-    """An activation function seen from behind: it can be inverted, at least in part."""
-
-    def invert(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the input z that gave the output a, and the derivative there; where that is 0, z is unknown."""
+Inverse = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Of an activation: the input z that gave the output a, and the derivative there; where that is 0, z is unknown."""
+Layer = nn.Linear | nn.Conv2d | Inverse | None
 
 
-@dataclass(frozen=True)
-class ReLU:
-    """Tells its input where it is positive."""
-
-    def invert(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a, and 1 where it is positive: outputs below zero are errors, and show how large those are."""
-        noise = torch.maximum(-3 * a.min(), 1e-7 * a.max())
-        return a, (a > noise).to(a.dtype)
+def inverse_relu(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a, and 1 where it is positive: outputs below zero are errors, and show how large those are."""
+    noise = torch.maximum(-3 * a.min(), 1e-7 * a.max())
+    return a, (a > noise).to(a.dtype)
 
 
-@dataclass(frozen=True)
-class LeakyReLU:
-    """Tells its input everywhere."""
-
-    slope: float
-
-    def invert(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the input and the derivative."""
-        return torch.where(a < 0, a / self.slope, a), torch.where(a < 0, self.slope, 1.0).to(a.dtype)
+def inverse_leaky_relu(slope: float, a: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the input, which is known everywhere, and the derivative."""
+    return torch.where(a < 0, a / slope, a), torch.where(a < 0, slope, 1.0).to(a.dtype)
 
 
-@dataclass(frozen=True)
-class Sigmoid:
-    """Tells its input where it is not saturated."""
-
-    def invert(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the input and the derivative."""
-        a = a.clamp(1e-9, 1 - 1e-9)
-        return torch.logit(a), a * (1 - a)
+def inverse_sigmoid(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the input, which is known where it is not saturated, and the derivative."""
+    a = a.clamp(1e-9, 1 - 1e-9)
+    return torch.logit(a), a * (1 - a)
 
 
-@dataclass(frozen=True)
-class Tanh:
-    """Tells its input where it is not saturated."""
-
-    def invert(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the input and the derivative."""
-        a = a.clamp(-1 + 1e-9, 1 - 1e-9)
-        return torch.atanh(a), 1 - a.square()
-
-
-Layer = nn.Linear | nn.Conv2d | Activation | None
+def inverse_tanh(a: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the input, which is known where it is not saturated, and the derivative."""
+    a = a.clamp(-1 + 1e-9, 1 - 1e-9)
+    return torch.atanh(a), 1 - a.square()
 
 
 @dataclass(frozen=True)
@@ -127,11 +106,11 @@ def _layer(node: fx.Node, traced: fx.GraphModule) -> Any:
         slope = node.kwargs.get("negative_slope", node.args[1] if len(node.args) > 1 else 0.01)
         return _leaky(slope)
     if node.target in (torch.relu, functional.relu, "relu"):
-        return ReLU()
+        return inverse_relu
     if node.target in (torch.sigmoid, functional.sigmoid, "sigmoid"):
-        return Sigmoid()
+        return inverse_sigmoid
     if node.target in (torch.tanh, functional.tanh, "tanh"):
-        return Tanh()
+        return inverse_tanh
     if node.target in (torch.flatten, torch.reshape, "flatten", "view", "reshape"):
         return None
     return "unknown"
@@ -147,11 +126,11 @@ def _from_module(module: nn.Module) -> Any:
         return _leaky(module.negative_slope)
     if isinstance(module, nn.Flatten | nn.Identity):
         return None
-    simple = {nn.ReLU: ReLU, nn.Sigmoid: Sigmoid, nn.Tanh: Tanh}
-    return simple[type(module)]() if type(module) in simple else "unknown"
+    simple = {nn.ReLU: inverse_relu, nn.Sigmoid: inverse_sigmoid, nn.Tanh: inverse_tanh}
+    return simple.get(type(module), "unknown")
 
 
 def _leaky(slope: Any) -> Any:
     if not isinstance(slope, int | float) or slope < 0:
         return "unknown"
-    return LeakyReLU(float(slope)) if slope else ReLU()
+    return partial(inverse_leaky_relu, float(slope)) if slope else inverse_relu

@@ -47,7 +47,7 @@ def go_back(steps: Sequence[Step], parameters: Tensors, gradients: Tensors, end:
                 raise LayerLacksRankError(f"layer {step.name} lacks rank: {error}") from None
         else:
             assert point.value is not None
-            value, slope = layer.invert(point.value)
+            value, slope = layer(point.value)
             point = Point(value, slope, point.k * slope)
     return point
 

@@ -9,7 +9,7 @@ from torch.nn.functional import conv2d, interpolate
 
 from attacker.interface import silent
 from attacker.rgap import RGap
-from attacker.rgap.chain import chain
+from attacker.rgap.chain import chain, inverse_leaky_relu, inverse_relu, inverse_tanh
 from attacker.rgap.recursion import LacksRankError, convolution_input, solve
 from vfl.errors import UserError
 from vfl.local.one_process import observations
@@ -216,7 +216,9 @@ def test_functions_methods_and_modules_are_all_layers_of_a_chain():
 
     assert [step.parameter("bias") for step in chain(nn.Linear(3, 2), (3,), "the test")] == ["bias"]
     steps = chain(Mixed(), (1, 4, 4), "the test")
-    kinds = [type(step.layer).__name__ for step in steps]
-    assert kinds == ["Conv2d", "LeakyReLU", "ReLU", "LeakyReLU", "NoneType", "Linear", "Tanh"]
+    conv, act, relu, leaky, shaped, fc, tanh = (step.layer for step in steps)
+    assert (type(conv), shaped, type(fc)) == (nn.Conv2d, None, nn.Linear)
+    assert (act.func, act.args, leaky.func, leaky.args) == (inverse_leaky_relu, (0.3,), inverse_leaky_relu, (0.1,))
+    assert (relu, tanh) == (inverse_relu, inverse_tanh)
     assert steps[4].inputs == (2, 2, 2)
     assert steps[0].parameter("weight") == "conv.weight"

@@ -6,7 +6,7 @@ from hypothesis import given
 
 from tests.fuzz.support import CORPUS, fuzz, little_memory, mutated, outcome, written
 from vfl import limits
-from vfl.datasets.archives import Archive
+from vfl.datasets.npz import Archive
 from vfl.datasets.tables import Csv, Parquet
 from vfl.errors import UserError
 from vfl.files import archive

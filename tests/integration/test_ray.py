@@ -27,9 +27,8 @@ from vfl.folder.transcript import Transcript
 from vfl.local.launch import check as check_run
 from vfl.local.launch import run_federation
 from vfl.referee import score_run
-from vfl.sweep.engines import choose_engine
+from vfl.sweep.engines import choose_engine, run_on_ray
 from vfl.sweep.main import run_sweep
-from vfl.sweep.on_ray import run_on_ray
 from vfl.sweep.plan import load_plan
 from vfl.sweep.progress import SweepProgress
 

@@ -12,7 +12,7 @@ import pytest
 from tests.integration.command_support import cafe, start
 from vfl.config import load_config
 from vfl.datasets.slices import load_data
-from vfl.datasets.tables.words import is_number
+from vfl.datasets.tables.file import is_number
 from vfl.errors import UserError
 from vfl.folder.schema import as_json
 from vfl.folder.summary import load_summary

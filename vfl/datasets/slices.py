@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vfl.config import RunConfig
-from vfl.datasets import Data, DataSet, Facts, datasets
-from vfl.datasets.checks import check_data, check_facts_of
+from vfl.datasets import Data, DataSet, Facts, check_data, check_facts_of, datasets
 from vfl.errors import UserError
 from vfl.files import PRIVATE, make_private, refuse_irregular, write_atomically
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
@@ -50,18 +49,11 @@ class WorkerData:
         """Write the slice to a file that is its owner's alone."""
         named = {"x": self.x, "x_test": self.x_test, "y": self.y, "y_test": self.y_test}
         tensors = {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
-        about = {
-            "sample_shape": self.box.sample_shape,
-            "start": self.box.start,
-            "stop": self.box.stop,
-            "ids_digest": self.ids_digest.hex(),
-            "classes": self.classes,
-            "most": self.most,
-        }
-        note = {"slice": json.dumps(about)}
+        bounds = {"sample_shape": self.box.sample_shape, "start": self.box.start, "stop": self.box.stop}
+        about = {**bounds, "ids_digest": self.ids_digest.hex(), "classes": self.classes, "most": self.most}
 
         def write(new: Path) -> None:
-            save_file(tensors, make_private(new), metadata=note)
+            save_file(tensors, make_private(new), metadata={"slice": json.dumps(about)})
 
         write_atomically(path, write, durably=False, mode=PRIVATE)
 
@@ -73,16 +65,11 @@ class WorkerData:
             with safe_open(path, framework="pt") as file:
                 about = json.loads((file.metadata() or {})["slice"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            data = WorkerData(
-                Box(_bounds(about["sample_shape"]), _bounds(about["start"]), _bounds(about["stop"])),
-                tensors["x"],
-                bytes.fromhex(about["ids_digest"]),
-                tensors.get("x_test"),
-                tensors.get("y"),
-                tensors.get("y_test"),
-                int(about["classes"]),
-                int(about.get("most", 0)),
-            )
+            box = Box(_bounds(about["sample_shape"]), _bounds(about["start"]), _bounds(about["stop"]))
+            classes, most = int(about["classes"]), int(about.get("most", 0))
+            x_test, y, y_test = (tensors.get(name) for name in ("x_test", "y", "y_test"))
+            ids = bytes.fromhex(about["ids_digest"])
+            data = WorkerData(box, tensors["x"], ids, x_test, y, y_test, classes, most)
             problem = data._problem()
             if problem:
                 raise ValueError(problem)
@@ -194,16 +181,9 @@ def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
     if config.topology.is_horizontal:
         return _share_for(data, config, worker)
     box = dict(enumerate(boxes_of(data, config))).get(worker, Box.nothing(data.sample_shape))
-    holds_labels = config.topology.holds_labels(worker)
-    return WorkerData(
-        box,
-        box.cut(data.x),
-        digest(data.ids),
-        None if data.x_test is None else box.cut(data.x_test),
-        data.y if holds_labels else None,
-        data.y_test if holds_labels else None,
-        data.classes if holds_labels else 0,
-    )
+    x_test = None if data.x_test is None else box.cut(data.x_test)
+    labels = (data.y, data.y_test, data.classes) if config.topology.holds_labels(worker) else ()
+    return WorkerData(box, box.cut(data.x), digest(data.ids), x_test, *labels)
 
 
 def _share_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
@@ -213,16 +193,9 @@ def _share_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
     own = even_runs(len(data.x), workers)[worker]
     tested = even_runs(0 if data.x_test is None else len(data.x_test), workers)[worker]
     x_test = None if data.x_test is None or tested.start == tested.stop else data.x_test[tested]
-    return WorkerData(
-        _whole(data),
-        data.x[own],
-        digest(data.ids[own]),
-        x_test,
-        data.y[own],
-        None if data.y_test is None or x_test is None else data.y_test[tested],
-        data.classes,
-        max(shares),
-    )
+    y_test = None if data.y_test is None or x_test is None else data.y_test[tested]
+    own_ids = digest(data.ids[own])
+    return WorkerData(_whole(data), data.x[own], own_ids, x_test, data.y[own], y_test, data.classes, max(shares))
 
 
 def _whole(data: Data | Facts) -> Box:

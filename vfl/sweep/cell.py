@@ -76,8 +76,7 @@ def finished(config: RunConfig, folder: Path) -> Row | None:
 
 def _run(config: RunConfig, folder: Path, log: IO[bytes], stop: threading.Event) -> int:
     file = folder / "cell.yaml"
-    text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-    write_text(file, text)
+    write_text(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
     if stop.is_set():
         raise InterruptedRunError("stopped before it began")
     command = [sys.executable, "-P", "-m", "vfl.cli.guarded", "run", str(file), "--out", str(folder), "--quiet"]

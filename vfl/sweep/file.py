@@ -3,9 +3,9 @@
 import copy
 import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from vfl.config import read_tree
 from vfl.errors import UserError
@@ -22,12 +22,18 @@ EITHER = {"epochs": "rounds", "rounds": "epochs"}
 """Two keys for how long a federation goes on: a change that sets one removes the other."""
 
 
+def _known_number(name: str) -> str:
+    if name not in NUMBERS:
+        raise ValueError(f"there is no such number, choose one of {', '.join(NUMBERS)}")
+    return name
+
+
 class TableConfig(Section):
     """What the table and the picture show: one number, over the values of some axes."""
 
     rows: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
-    value: str = "attack.psnr_mean"
+    value: Annotated[str, AfterValidator(_known_number)] = "attack.psnr_mean"
     along: str | None = None
     """An axis of the rows whose values are numbers: curves along it are drawn besides the heat map."""
 
@@ -35,11 +41,6 @@ class TableConfig(Section):
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
-
-    @field_validator("value")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        return _known_number(value)
 
 
 class Adjustment(Section):
@@ -160,12 +161,6 @@ def read_sweep(path: Path) -> SweepConfig:
         raise UserError(f"{path}: {explain(error)}") from None
 
 
-def _known_number(name: str) -> str:
-    if name not in NUMBERS:
-        raise ValueError(f"there is no such number, choose one of {', '.join(NUMBERS)}")
-    return name
-
-
 def _values(axis: str, given: Any) -> Any:
     """Return an axis's named changes; a list is short for the values of the one key that the axis is named after."""
     if isinstance(given, list):
@@ -227,10 +222,6 @@ def _put(node: dict[str, Any], last: str, value: Any, key: str) -> None:
             _put(there, part, inner, f"{key}.{part}")
         return
     node[last] = value
-    _remove_other(node, key, value)
-
-
-def _remove_other(node: dict[str, Any], key: str, value: Any) -> None:
     section, _, part = key.rpartition(".")
     if section == "federation" and part in EITHER and value is not None:
         node.pop(EITHER[part], None)

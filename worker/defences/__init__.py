@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from vfl.maths.finite import all_finite
+from vfl.maths.tensors import all_finite
 from vfl.observation import Tensors
 from vfl.registry import OURS, Plugin, PluginSection, Registry
 from worker.defences import checks

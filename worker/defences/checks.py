@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from vfl.errors import RunFailedError
-from vfl.maths.finite import all_finite
-from vfl.maths.kinds import Kind, described, kind_of
+from vfl.maths.tensors import Kind, all_finite, described, kind_of
 from vfl.observation import Tensors
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from vfl.datasets import datasets
 from vfl.datasets.columns import Text
-from vfl.datasets.tables.words import check_words
+from vfl.datasets.tables.file import check_words
 from vfl.errors import UserError
 from vfl.registry import PluginSection
 

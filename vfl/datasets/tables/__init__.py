@@ -11,10 +11,9 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from vfl.datasets import Data, DataSet, data_path, datasets
 from vfl.datasets.columns import Text, Values, as_words, encode_all, fit_column, missing_in
-from vfl.datasets.tables.file import TableFile
+from vfl.datasets.tables.file import Name, TableFile, check_words
 from vfl.datasets.tables.formats import CsvFile, ParquetFile
 from vfl.datasets.tables.holdings import Holding, classes_of
-from vfl.datasets.tables.words import Name, check_words
 from vfl.errors import UserError
 from vfl.folder.summary import RowsRead, Tables
 from vfl.net.alignment import check_ids, common_hashes, keyed_hashes, rows_of

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from vfl.datasets.tables.file import TEXTS, TableFile, check_kind, check_size, pyarrow
-from vfl.datasets.tables.words import is_number
+from vfl.datasets.tables.file import TEXTS, TableFile, check_kind, check_size, is_number, pyarrow
 from vfl.errors import UserError
 from vfl.files.archive import read_archive
 

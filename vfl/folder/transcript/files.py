@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vfl.files.tensor_file import DamagedError, read_tensors
 from vfl.limits import plain
-from vfl.maths.finite import all_finite
+from vfl.maths.tensors import all_finite
 from vfl.models.whole import first_model
 from vfl.observation import (
     BOTTOM,

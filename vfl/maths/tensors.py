@@ -1,4 +1,4 @@
-"""What a tensor is: its type, shape and layout, to compare and to tell people of."""
+"""What a tensor is, to compare and to tell people of, and whether its numbers are numbers."""
 
 from typing import NamedTuple
 
@@ -29,3 +29,9 @@ def described(thing: object) -> str:
     if isinstance(thing, Tensor):
         return str(kind_of(thing))
     return f"{type(thing).__module__}.{type(thing).__name__}".removeprefix("builtins.")
+
+
+def all_finite(*tensors: Tensor) -> bool:
+    """Tell whether there is neither NaN nor infinity; one pass in the usual case."""
+    # A sum over finite values can overflow, so only a finite sum settles it.
+    return all(bool(torch.isfinite(one.sum())) or bool(torch.isfinite(one).all()) for one in tensors)
