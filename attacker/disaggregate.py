@@ -209,8 +209,6 @@ def _enough_room() -> Iterator[None]:
 
 def _reserve(file: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(
-            file, 0, size
-        )  # a full disk must be an error here, not a crash when mapped memory is written
+        os.posix_fallocate(file, 0, size)  # a full disk is an error here, not a crash when mapped memory is written
     else:
         os.truncate(file, size)

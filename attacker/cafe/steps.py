@@ -37,13 +37,8 @@ def inputs_objective(h: Tensor, v: Tensor, weight: Tensor, curved: bool) -> tupl
     return float(residual.square().sum()), 2 * v @ residual, curvature
 
 
-def gradient_distance(guessed: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
-    """Return the first term of equation (9) without alpha: the squared distance over all parameters."""
-    return torch.stack([(a - b).square().sum() for a, b in zip(guessed, observed, strict=True)]).sum()
-
-
-def representation_distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
-    """Return the last term of equation (9) without gamma: the squared distance, summed over the batch and workers."""
+def squared_distance(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
+    """Return the first term of equation (9) without alpha, over all parameters; over representations it is the last."""
     return torch.stack([(a - b).square().sum() for a, b in zip(found, wanted, strict=True)]).sum()
 
 
@@ -152,12 +147,12 @@ class DataObjective:
         found: Sequence[Tensor] = ()
         if weights.alpha:
             guess = self._engine.guess(self._parameters, x, scores.softmax(1))
-            terms.append(weights.alpha * gradient_distance(guess.gradients, self._engine.flat(observation.gradients)))
+            terms.append(weights.alpha * squared_distance(guess.gradients, self._engine.flat(observation.gradients)))
             found = guess.representations
         elif weights.gamma:
             found = list(map(representation, self._bottoms, self._layers, x))
         if weights.gamma:
-            terms.append(weights.gamma * representation_distance(found, wanted))
+            terms.append(weights.gamma * squared_distance(found, wanted))
         if weights.beta:
             terms.append(weights.beta * truncated(x, weights.xi))
         if not any(term.requires_grad for term in terms):

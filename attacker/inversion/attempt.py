@@ -68,7 +68,9 @@ def attempt(
 ) -> tuple[Tensor, Tensor]:
     """Return data and residuals of attempt number 0, 1, …; `best` (samples, *shape) is what there is so far."""
     middle = best if repairs(number) else nothing_known(best)
-    noise = torch.stack([_noise(seed, int(sample), number, best.shape[1:]) for sample in samples])
+    # each sample's own noise, whatever chunk it is in
+    randoms = (generator(seed, f"inversion attempt {number}", int(sample)) for sample in samples)
+    noise = torch.stack([torch.randn(best.shape[1:], generator=random) for random in randoms])
     start = middle + start_near(best, options.noise, number < 2) * noise.to(best.device)
     return polish(objective, search(objective, start, options, number=number, tick=tick), options, tick)
 
@@ -76,11 +78,6 @@ def attempt(
 def repairs(number: int) -> bool:
     """Tell whether an attempt starts from the best so far, most of which is right, or from grey."""
     return number % 2 == 1
-
-
-def _noise(seed: int, sample: int, number: int, shape: torch.Size) -> Tensor:
-    """Return noise of the sample's own, whatever chunk it is in."""
-    return torch.randn(shape, generator=generator(seed, f"inversion attempt {number}", sample))
 
 
 BETAS = (0.7, 0.9)

@@ -48,7 +48,7 @@ def invert(
     frozen = copy.deepcopy(model).to("cpu", torch.float32).eval().requires_grad_(False)
     problem = Problem(frozen, layer, seed, str(place), unit)
     targets = targets.detach().to("cpu", torch.float32)
-    samples = _Samples.unknown(len(targets), shape)
+    samples = _Samples(torch.full((len(targets), *shape), torch.nan), torch.full((len(targets),), torch.nan))
     undecided = targets.isfinite().all(1).nonzero().flatten()
 
     for number in range(options.attempts):
@@ -77,11 +77,6 @@ class _Samples:
 
     x: Tensor
     residual: Tensor
-
-    @classmethod
-    def unknown(cls, number: int, shape: tuple[int, ...]) -> "_Samples":
-        """Start with nothing known."""
-        return cls(torch.full((number, *shape), torch.nan), torch.full((number,), torch.nan))
 
     def improve(
         self, chunk: Tensor, x: Tensor, residual: Tensor, options: InversionOptions, *, independent: bool

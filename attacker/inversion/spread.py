@@ -30,13 +30,8 @@ def spread(chunks: Sequence[Chunk], options: InversionOptions) -> Generator[list
     """Yield, many times a second, the (number, result) of chunks that are done since; closing it stops the others."""
     if options.engine == "ray":
         return _on_ray(chunks, options.address)
-    return in_parallel(chunks, _threads(chunks))
-
-
-def _threads(chunks: Sequence[Chunk]) -> int:
-    """Return how many at a time: on a graphics card one, which fills it."""
-    fills = any(torch.device(chunk.problem.device).type != "cpu" for chunk in chunks)
-    return 1 if fills else torch.get_num_threads()
+    on_a_card = any(torch.device(chunk.problem.device).type != "cpu" for chunk in chunks)
+    return in_parallel(chunks, 1 if on_a_card else torch.get_num_threads())  # one chunk fills a graphics card
 
 
 def _on_ray(chunks: Sequence[Chunk], address: str | None) -> Generator[list[tuple[int, Done]], None, None]:
@@ -60,8 +55,9 @@ def _submit(ray: Any, chunks: Sequence[Chunk]) -> dict[Any, int]:
             raise UserError(f"{ADDRESS}: no node of the cluster has a {resource} to give")
     task = ray.remote(max_retries=LOST_NODES, num_cpus=1, num_gpus=gpus)(_work_there)
     problems = {id(chunk.problem): chunk.problem for chunk in chunks}
-    # to each node once, not with every chunk
-    sent = {key: ray.put(_anywhere(problem)) for key, problem in problems.items()}
+    # to each node once, not with every chunk; the graphics card that a task is given is the only one it sees
+    anywhere = {key: replace(problem, device=torch.device(problem.device).type) for key, problem in problems.items()}
+    sent = {key: ray.put(problem) for key, problem in anywhere.items()}
     return {
         task.remote(
             sent[id(chunk.problem)], chunk.options, chunk.samples, chunk.targets, chunk.best, chunk.number,
@@ -69,11 +65,6 @@ def _submit(ray: Any, chunks: Sequence[Chunk]) -> dict[Any, int]:
         ): number
         for number, chunk in enumerate(chunks)
     }  # fmt: skip
-
-
-def _anywhere(problem: Problem) -> Problem:
-    """Return the problem for any node: the graphics card that a task is given is the only one it sees."""
-    return replace(problem, device=torch.device(problem.device).type)
 
 
 def _work_there(problem: Problem, *rest: Any) -> Done:

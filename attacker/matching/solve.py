@@ -153,8 +153,7 @@ class _Search:
         x = recipe.noise * torch.randn(recipe.seeds, count, self._entries, generator=random)
         if self._image:
             x = x + 0.5
-        if recipe.clip:
-            x = x.clamp(0, 1) if self._image else x
+        x = self.clipped(x)
         logits = torch.randn(recipe.seeds, count, setting.classes, generator=random)
         x, logits = x.to(engine.device), logits.to(engine.device)
         self.labels: Tensor | None = None

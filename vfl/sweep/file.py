@@ -150,7 +150,7 @@ class SweepConfig(_Grid):
     @field_validator("cells", mode="before")
     @classmethod
     def _named_cells(cls, cells: Any) -> Any:
-        return {_name(cell): _changes(given) for cell, given in cells.items()} if isinstance(cells, dict) else cells
+        return _named_changes(cells)
 
 
 def read_sweep(path: Path) -> SweepConfig:
@@ -165,11 +165,13 @@ def _values(axis: str, given: Any) -> Any:
     """Return an axis's named changes; a list is short for the values of the one key that the axis is named after."""
     if isinstance(given, list):
         return {_name(_spelled(value)): {axis: value} for value in given}
-    return {_name(value): _changes(changes) for value, changes in given.items()} if isinstance(given, dict) else given
+    return _named_changes(given)
 
 
-def _changes(given: Any) -> Any:
-    return {} if given is None else given
+def _named_changes(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    return {_name(name): {} if changes is None else changes for name, changes in given.items()}
 
 
 def _entry(given: dict[Any, Any]) -> dict[str, list[str]]:
