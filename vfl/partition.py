@@ -141,11 +141,8 @@ def _explicit(sample_shape: Shape, slices: Sequence[str]) -> list[Box]:
     spatial = sample_shape[-2:] if len(sample_shape) == 3 else sample_shape
     boxes = []
     for worker, text in enumerate(slices):
-        ranges = []
         try:
-            for part in text.split(","):
-                start, stop = part.split(":")
-                ranges.append((int(start), int(stop)))
+            ranges = [(int(start), int(stop)) for start, stop in (part.split(":") for part in text.split(","))]
         except ValueError:
             raise UserError(
                 f"federation.slices: {text!r} of worker {worker} is not like '0:16,16:32' or '0:7'"

@@ -51,12 +51,9 @@ class Registry(Generic[P]):
         key: str = "",
     ) -> None:
         """Begin with the modules of the built-in ones; `adapt` is for kinds that plain functions can be, too."""
-        self.kind = kind
+        self.kind, self.group, self._base, self._adapt = kind, group, base, adapt
         self._key = key or f"{kind}.name"
-        self._base = base
-        self.group = group
         self._builtins = tuple(builtins)
-        self._adapt = adapt
         self._classes: dict[str, type[P]] = {}
 
     def register(self, name: str) -> Callable[[C], C]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vfl.cli.options import check_address
+from vfl.cli.options import check_addresses
 from vfl.cluster import check_cluster
 from vfl.errors import UserError
 
@@ -13,7 +13,7 @@ STRANGE = ["192.0.2.10:²", "192.0.2.10:７０００", "192.0.2.10:٧٠٠٠", "1
 @pytest.mark.parametrize("address", STRANGE)
 def test_a_port_is_a_number_in_ascii_digits(address):
     with pytest.raises(UserError, match=rf"^--listen {address}: expected HOST:PORT"):
-        check_address(address, "--listen")
+        check_addresses({"--listen": address})
     pytest.importorskip("ray")
     with pytest.raises(UserError, match=rf"^--engine: '{address}' is not HOST:PORT or auto"):
         check_cluster(address, "--engine")
@@ -21,4 +21,4 @@ def test_a_port_is_a_number_in_ascii_digits(address):
 
 @pytest.mark.parametrize("address", ["192.0.2.10:7000", "[2001:db8::1]:0", "coordinator.example:65535"])
 def test_addresses_are_taken(address):
-    check_address(address, "--listen")
+    check_addresses({"--listen": address})

@@ -12,28 +12,16 @@ from vfl.cli.ending import finish, reported, show
 from vfl.cli.options import (
     REJOIN_SECONDS,
     UI_LISTEN,
-    Advertise,
-    AlignKey,
     Changes,
     ConfigFile,
     Insecure,
     Json,
-    KeyFile,
-    LabelAdvertise,
-    LabelListen,
-    LabelsFile,
     Out,
-    Psi,
     Quiet,
-    Referee,
     Resume,
-    StateFolder,
-    Threads,
     Tls,
     Ui,
     UiListen,
-    WorkerFile,
-    check_address,
     check_addresses,
     check_worker,
     results_folder,
@@ -43,6 +31,45 @@ from vfl.errors import UserError
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+
+Referee = Annotated[
+    bool, typer.Option("--referee", help="Simulation: load the data set afterwards and score the attack.")
+]
+LabelsFile = Annotated[
+    Path | None,
+    typer.Option(help="With federation.label_holder coordinator: a file with the labels, as `cafe slice` writes."),
+]
+LabelListen = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Where workers then reach the coordinator's label holder.")
+]
+LabelAdvertise = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="The address they are told, if it is not --label-listen's.")
+]
+Advertise = Annotated[str | None, typer.Option(help="The address peers are told, if it is not --listen's.")]
+WorkerFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file with this worker's own slice, or its own table (.csv, .tsv, .parquet, .npz), whose rows are "
+        "then aligned with the others'; without it the config's data set is cut."
+    ),
+]
+AlignKey = Annotated[
+    Path | None, typer.Option(help="With a table: a file with the secret that all workers share, and nobody else.")
+]
+Psi = Annotated[
+    bool, typer.Option("--psi", help="With a table and two workers: private set intersection instead of a key.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(help="A file with this worker's secret, which its defences draw from; it draws its own without."),
+]
+StateFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR", help="A folder of this worker's alone: its secret is kept there, and a restart goes on with it."
+    ),
+]
 
 
 def run(
@@ -58,7 +85,7 @@ def run(
 ) -> None:
     """Run a whole federation on this machine: coordinator, workers, attack, scores."""
     config = load_config(file, changes)
-    check_address(ui_listen, "--ui-listen")
+    check_addresses({"--ui-listen": ui_listen})
     folder = results_folder(out, file)
     from vfl.forkserver import warm_up
 

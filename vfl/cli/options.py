@@ -29,44 +29,6 @@ Ui = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run 
 UiListen = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Where the page is served; beyond this machine it wants a token.")
 ]
-Referee = Annotated[
-    bool, typer.Option("--referee", help="Simulation: load the data set afterwards and score the attack.")
-]
-LabelsFile = Annotated[
-    Path | None,
-    typer.Option(help="With federation.label_holder coordinator: a file with the labels, as `cafe slice` writes."),
-]
-LabelListen = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where workers then reach the coordinator's label holder.")
-]
-LabelAdvertise = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="The address they are told, if it is not --label-listen's.")
-]
-Advertise = Annotated[str | None, typer.Option(help="The address peers are told, if it is not --listen's.")]
-WorkerFile = Annotated[
-    Path | None,
-    typer.Option(
-        help="A file with this worker's own slice, or its own table (.csv, .tsv, .parquet, .npz), whose rows are "
-        "then aligned with the others'; without it the config's data set is cut."
-    ),
-]
-AlignKey = Annotated[
-    Path | None, typer.Option(help="With a table: a file with the secret that all workers share, and nobody else.")
-]
-Psi = Annotated[
-    bool, typer.Option("--psi", help="With a table and two workers: private set intersection instead of a key.")
-]
-Threads = Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")]
-KeyFile = Annotated[
-    Path | None,
-    typer.Option(help="A file with this worker's secret, which its defences draw from; it draws its own without."),
-]
-StateFolder = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="DIR", help="A folder of this worker's alone: its secret is kept there, and a restart goes on with it."
-    ),
-]
 UI_LISTEN = "127.0.0.1:8080"
 
 REJOIN_SECONDS = 60.0
@@ -103,12 +65,6 @@ def check_worker(worker: int, config: RunConfig) -> None:
 def check_addresses(given: Mapping[str, str | None]) -> None:
     """Refuse what is no address, by option; those that were not given are none."""
     for option, text in given.items():
-        if text is not None:
-            check_address(text, option)
-
-
-def check_address(text: str, option: str) -> None:
-    """Refuse what is no address."""
-    host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UserError(f"{option} {text}: expected HOST:PORT, for example 192.0.2.10:7000")
+        host, _, port = (text or "").rpartition(":")
+        if text is not None and (not host or not (port.isascii() and port.isdigit()) or int(port) > 65535):
+            raise UserError(f"{option} {text}: expected HOST:PORT, for example 192.0.2.10:7000")

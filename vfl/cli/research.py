@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from vfl.bench import NAMES
 from vfl.cli.ending import finish, reported, show
-from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, check_address, no_link, results_folder
+from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, check_addresses, no_link, results_folder
 from vfl.config import RunConfig, apply_change, parse_config
 from vfl.errors import UserError
 
@@ -129,30 +130,13 @@ def bench(
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name not in NAMES:
         raise UserError(f"cafe bench {name}: choose one of {', '.join(NAMES)}")
-    from vfl.bench.all import bench_all
-    from vfl.bench.attack import bench_attack
-    from vfl.bench.defences import bench_defences
-    from vfl.bench.faults import bench_faults
-    from vfl.bench.federation import bench_federation
-    from vfl.bench.load import bench_load
-    from vfl.bench.matching import bench_matching
-    from vfl.bench.scale import bench_scale
-    from vfl.bench.side import bench_side
-    from vfl.bench.training import bench_training
-
-    measure: dict[str, Callable[[Path | None, bool], None]] = {
-        "all": lambda out, short: bench_all(out, short, compare),
-        "attack": lambda out, short: bench_attack(data, epochs, out, short),
-        "defences": bench_defences,
-        "faults": bench_faults,
-        "federation": bench_federation,
-        "load": bench_load,
-        "matching": bench_matching,
-        "scale": bench_scale,
-        "side": bench_side,
-        "training": bench_training,
-    }
-    measure[name](out, short)
+    measure = getattr(import_module(f"vfl.bench.{name}"), f"bench_{name}")
+    if name == "all":
+        measure(out, short, compare)
+    elif name == "attack":
+        measure(data, epochs, out, short)
+    else:
+        measure(out, short)
 
 
 def report(folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run or of a sweep.")]) -> None:
@@ -190,7 +174,7 @@ def show_page(
     ui_listen: UiListen = UI_LISTEN,
 ) -> None:
     """Serve the page of a run's folder, until Ctrl-C."""
-    check_address(ui_listen, "--ui-listen")
+    check_addresses({"--ui-listen": ui_listen})
     from vfl.ui.main import open_place, show_folder
 
     show_folder(folder, open_place(ui_listen))

@@ -13,7 +13,6 @@ from vfl.cli.options import (
     Insecure,
     Out,
     Tls,
-    check_address,
     check_addresses,
     check_worker,
     results_folder,
@@ -98,7 +97,7 @@ def health(
     ] = None,
 ) -> None:
     """Ask a party whether it is serving: exit code 0 if it is, 1 if not."""
-    check_address(address, "HOST:PORT")
+    check_addresses({"HOST:PORT": address})
     if worker is not None and tls is None:
         raise UserError(f"--id {worker}: says whose certificate to show, so give --tls DIR too")
     from vfl.net.health import check_serving

@@ -1,7 +1,5 @@
 """A run's curves and pictures for TensorBoard, below `events/`: coordinator and referee each add a file there."""
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,9 +57,7 @@ def _is_image(x: Tensor) -> bool:
     return x.dim() == 4 and x.shape[1] in (1, 3)
 
 
-@contextlib.contextmanager
-def _writer(out: Path) -> Iterator["SummaryWriter"]:
+def _writer(out: Path) -> "SummaryWriter":
     from torch.utils.tensorboard import SummaryWriter
 
-    with SummaryWriter(str(out / "events")) as writer:
-        yield writer
+    return SummaryWriter(str(out / "events"))

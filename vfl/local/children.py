@@ -52,14 +52,14 @@ class Child:
     """A process with a pipe on which it sends values and, last of all, its outcome."""
 
     def __init__(self, name: str, process: ForkServerProcess, pipe: Connection) -> None:
-        self.name, self.process, self._pipe = name, process, pipe
+        self.name, self.process, self.pipe = name, process, pipe
         self.outcome: Outcome | None = None
         self.finished: Finished | None = None
 
     def receive(self) -> Any:
         """Wait for the next value, or the outcome when the process ends without one."""
         try:
-            value = self._pipe.recv()
+            value = self.pipe.recv()
         except EOFError:
             self.process.join(GRACE_SECONDS)
             words = f"the {self.name} ended without a word (exit code {self.process.exitcode})"
@@ -69,11 +69,6 @@ class Child:
         elif isinstance(value, Finished):
             self.finished = value
         return value
-
-    @property
-    def pipe(self) -> Connection:
-        """Return the pipe, to wait on."""
-        return self._pipe
 
 
 class Children:

@@ -30,8 +30,7 @@ size says so; nothing is extrapolated.
 
 def write_page(files: Path, kept: Path, page: Path) -> None:
     """Write the page anew."""
-    text = page_text(files, kept, page)
-    write_text(page, text)
+    write_text(page, page_text(files, kept, page))
 
 
 def page_text(files: Path, kept: Path, page: Path) -> str:

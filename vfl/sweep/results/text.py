@@ -4,13 +4,11 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from vfl.sweep.results.table import PRICE, Line, Rows, Table
+from vfl.sweep.results.table import Line, Rows, Table
 
 PRICE_TITLES = ("training loss", "test accuracy", "ms a round", "MB a round")
-PRICE_FORMS = {"train.loss_end": ("{:.4f}", 1), "train.test_accuracy": ("{:.1f} %", 100)} | {
-    "seconds.round": ("{:.3g}", 1e3),
-    "bytes.round": ("{:.3g}", 1e-6),
-}
+PRICE_FORMS = (("{:.4f}", 1), ("{:.1f} %", 100), ("{:.3g}", 1e3), ("{:.3g}", 1e-6))
+"""How each of PRICE is written, and what it is multiplied by for its unit."""
 NOTHING = "–"
 
 
@@ -41,11 +39,7 @@ def print_table(table: Table) -> None:
     if not console.is_terminal:
         console.width = 200  # a log has room
     shown = RichTable(title=Text(table.number.title), title_justify="left")
-    if table.lines:
-        header, *body = grid(table)
-    else:
-        header = ["cell", table.number.title]
-        body = []
+    header, *body = grid(table) if table.lines else [["cell", table.number.title]]
     body += [[cell, entry.text, *[""] * (len(header) - 2)] for cell, entry in table.singles]
     for number, title in enumerate(header):
         shown.add_column(Text(title), justify="right" if number else "left")
@@ -88,12 +82,8 @@ def notes(table: Table) -> list[str]:
 
 def price_texts(line: Line) -> list[str]:
     """Return what training costs in a row."""
-    return [_price(key, value) for key, value in zip(PRICE, line.price, strict=True)]
-
-
-def _price(key: str, value: float | None) -> str:
-    form, factor = PRICE_FORMS[key]
-    return NOTHING if value is None else form.format(value * factor)
+    priced = zip(PRICE_FORMS, line.price, strict=True)
+    return [NOTHING if value is None else form.format(value * factor) for (form, factor), value in priced]
 
 
 def _line(texts: list[str]) -> str:
