@@ -43,9 +43,9 @@ LabelListen = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="Where workers then reach the coordinator's label holder.")
 ]
 LabelAdvertise = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="The address they are told, if it is not --label-listen's.")
+    str | None, typer.Option(metavar="HOST:PORT", help="The address that they use, if it is not --label-listen's.")
 ]
-Advertise = Annotated[str | None, typer.Option(help="The address peers are told, if it is not --listen's.")]
+Advertise = Annotated[str | None, typer.Option(help="The address that peers use, if it is not --listen's.")]
 WorkerFile = Annotated[
     Path | None,
     typer.Option(
@@ -54,7 +54,7 @@ WorkerFile = Annotated[
     ),
 ]
 AlignKey = Annotated[
-    Path | None, typer.Option(help="With a table: a file with the secret that all workers share, and nobody else.")
+    Path | None, typer.Option(help="With a table: a file with the secret that all workers share, and no other party.")
 ]
 Psi = Annotated[
     bool, typer.Option("--psi", help="With a table and two workers: private set intersection instead of a key.")

@@ -50,9 +50,7 @@ def results_folder(out: Path | None, file: Path, mode: int = 0o777) -> Path:
 def no_link(folder: Path) -> Path:
     """Return a folder in a run's, unless it is a link: the run may be another user's, and what is elsewhere is not."""
     if folder.is_symlink():
-        raise UserError(
-            f"{folder} is a link, which whoever made the run may have put there; choose a folder: --out DIR"
-        )
+        raise UserError(f"{folder} is a link, which the run's maker may have put there; choose a folder: --out DIR")
     return folder
 
 

@@ -7,16 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vfl.cli.options import (
-    Changes,
-    ConfigFile,
-    Insecure,
-    Out,
-    Tls,
-    check_addresses,
-    check_worker,
-    results_folder,
-)
+from vfl.cli.options import Changes, ConfigFile, Insecure, Out, Tls, check_addresses, check_worker, results_folder
 from vfl.config import load_config
 from vfl.errors import UserError
 from vfl.files import PRIVATE_FOLDER
@@ -140,7 +131,7 @@ def certs(
         workers += 1
     for path in make_certificates(folder, workers, names, days=days):
         print(path)
-    print("each party needs ca.pem and its own .pem and .key; nobody else needs ca.key: keep it", file=sys.stderr)
+    print("each party needs ca.pem and its own .pem and .key; no other party needs ca.key: keep it", file=sys.stderr)
 
 
 def cut(

@@ -21,7 +21,7 @@ from vfl.files import write_text
 from vfl.folder import clear_run
 from vfl.folder.summary import load_summary
 from vfl.packages import python_path
-from vfl.sweep.results.numbers import numbers_of
+from vfl.sweep.results import numbers_of
 
 GRACE_SECONDS = 30.0
 """How long a run may take to write down what is done, once it has been sent Ctrl-C."""

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 from vfl.config import read_tree
 from vfl.errors import UserError
 from vfl.registry import Section, explain
-from vfl.sweep.results.numbers import NUMBERS
+from vfl.sweep.results import NUMBERS
 
 Changes = dict[str, Any]
 """New values by their keys: dotted ones, or whole sections."""

@@ -18,7 +18,7 @@ from vfl.sweep.cell import finished
 from vfl.sweep.engines import LOCAL, Engine
 from vfl.sweep.plan import Cell, Plan, Problems, cell_folder
 from vfl.sweep.progress import SweepProgress
-from vfl.sweep.results.numbers import NUMBERS
+from vfl.sweep.results import NUMBERS
 from vfl.sweep.results.table import Rows, pivot
 from vfl.sweep.results.text import print_table
 from vfl.sweep.results.write import write_results

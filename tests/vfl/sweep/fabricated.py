@@ -6,7 +6,7 @@ import yaml
 
 from vfl.sweep.cell import Row
 from vfl.sweep.plan import Plan, load_plan
-from vfl.sweep.results.numbers import NUMBERS
+from vfl.sweep.results import NUMBERS
 
 BASE = {
     "seed": 1,

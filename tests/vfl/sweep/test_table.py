@@ -10,7 +10,7 @@ from tests.vfl.sweep.fabricated import TRAINING, planned, row
 from vfl.folder.schema import as_json
 from vfl.folder.summary import Summary
 from vfl.sweep.cell import Row
-from vfl.sweep.results.numbers import numbers_of
+from vfl.sweep.results import numbers_of
 from vfl.sweep.results.pictures import save_curves, save_heatmap
 from vfl.sweep.results.table import pivot
 from vfl.sweep.results.text import grid, markdown

@@ -11,7 +11,7 @@ from vfl.limits import JSON_BYTES
 from vfl.sweep.cell import Row
 from vfl.sweep.file import read_sweep
 from vfl.sweep.plan import Plan, load_plan
-from vfl.sweep.results.numbers import NUMBERS
+from vfl.sweep.results import NUMBERS
 from vfl.sweep.results.table import Rows
 
 MADE_BY = ("versions", "machine")

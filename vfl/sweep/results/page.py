@@ -11,8 +11,8 @@ from vfl.files import write_text
 from vfl.folder.sweep_results import Place
 from vfl.sweep.file import PaperConfig, read_sweep
 from vfl.sweep.plan import Plan, load_plan
+from vfl.sweep.results import NUMBERS
 from vfl.sweep.results.kept import experiments, fitting, read_results, rows_of
-from vfl.sweep.results.numbers import NUMBERS
 from vfl.sweep.results.pictures import save_curves
 from vfl.sweep.results.table import Rows, Table, pivot
 from vfl.sweep.results.text import as_markdown

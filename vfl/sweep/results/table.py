@@ -7,7 +7,7 @@ from vfl.folder.schema import Number
 from vfl.folder.sweep_results import Best, Place
 from vfl.sweep.cell import Row
 from vfl.sweep.plan import Cell, Plan
-from vfl.sweep.results.numbers import NUMBERS
+from vfl.sweep.results import NUMBERS
 
 Rows = dict[str, Row]
 """The rows that there are so far, by the cells' names."""

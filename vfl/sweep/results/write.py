@@ -12,7 +12,7 @@ from vfl.folder.sweep_results import CellRow, Pivot, PivotLine, SweepResults, sa
 from vfl.folder.versions import commit, versions
 from vfl.sweep.cell import Row
 from vfl.sweep.plan import Cell, Plan, cell_folder
-from vfl.sweep.results.numbers import NUMBERS
+from vfl.sweep.results import NUMBERS
 from vfl.sweep.results.pictures import save_curves, save_heatmap
 from vfl.sweep.results.table import Rows, Table, pivot
 from vfl.sweep.results.text import PRICE_TITLES, markdown, price_texts
