@@ -71,7 +71,7 @@ def test_no_function_takes_more_than_four_things_by_place():
     wide = set()
     for name, node in _functions():
         by_place = [one.arg for one in (*node.args.posonlyargs, *node.args.args) if one.arg not in ("self", "cls")]
-        if len(by_place) > 4:
+        if len(by_place) > 4 and by_place[0] != "ctx":  # an autograd function's forward, which torch calls by place
             wide.add(name)
     assert wide == set()
 
