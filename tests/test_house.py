@@ -50,10 +50,16 @@ def test_every_name_in_the_description_of_the_house_exists(page):
 
 
 def test_every_room_of_vfl_has_its_place_among_the_layers():
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     layers = next(one for one in contracts if one["type"] == "layers")["layers"]
     placed = {name.strip() for layer in layers for name in layer.split("|")}
-    rooms = {f"vfl.{path.stem}" for path in (ROOT / "vfl").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    rooms = {
+        f"vfl.{path.stem}"
+        for path in (ROOT / "vfl").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
     assert rooms - {"vfl.__init__"} == {name for name in placed if name.startswith("vfl.")}
     assert set(PACKAGES) - {"vfl"} == {name for name in placed if "." not in name}
 

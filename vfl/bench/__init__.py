@@ -1,4 +1,15 @@
 """Benchmarks behind `cafe bench NAME`: ratios measured side by side in one run."""
 
-NAMES = ("all", "federation", "training", "attack", "matching", "defences", "side", "faults", "load", "scale")
-"""Each is a module of this package, and `cafe bench` has its function."""
+BENCHES = {
+    "all": "vfl.bench.all:bench_all",
+    "federation": "vfl.bench.federation:bench_federation",
+    "training": "vfl.bench.training:bench_training",
+    "attack": "vfl.bench.attack:bench_attack",
+    "matching": "vfl.bench.matching:bench_matching",
+    "defences": "vfl.bench.defences:bench_defences",
+    "side": "vfl.bench.side:bench_side",
+    "faults": "vfl.bench.faults:bench_faults",
+    "load": "vfl.bench.load:bench_load",
+    "scale": "vfl.bench.scale:bench_scale",
+}
+"""Each by its name, imported when it is asked for."""

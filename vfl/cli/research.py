@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vfl.bench import NAMES
+from vfl.bench import BENCHES
 from vfl.cli.ending import finish, reported, show
 from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, check_addresses, no_link, results_folder
 from vfl.config import RunConfig, apply_change, parse_config
@@ -112,7 +112,7 @@ def results(
 
 
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(NAMES)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(BENCHES)}.")],
     out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
     *,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
@@ -128,9 +128,9 @@ def bench(
     """Measure: all hot paths, the wire, training, attacks, gradient matching, defences, faults, load, or scale."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
-    if name not in NAMES:
-        raise UserError(f"cafe bench {name}: choose one of {', '.join(NAMES)}")
-    measure = getattr(import_module(f"vfl.bench.{name}"), f"bench_{name}")
+    if name not in BENCHES:
+        raise UserError(f"cafe bench {name}: choose one of {', '.join(BENCHES)}")
+    measure = resolve_name(BENCHES[name])
     if name == "all":
         measure(out, short, compare)
     elif name == "attack":

@@ -67,7 +67,17 @@ class View:
 
     def add(self, line: dict[str, Any]) -> None:
         """Take in one line; a kind that this version does not know changes nothing."""
-        take = getattr(self, f"_take_{line.get('kind')}", None)
+        take = {
+            "run": self._take_run,
+            "state": self._take_state,
+            "worker": self._take_worker,
+            "round": self._take_round,
+            "evaluation": self._take_evaluation,
+            "step": self._take_step,
+            "estimate": self._take_estimate,
+            "say": self._take_say,
+            "summary": self._take_summary,
+        }.get(str(line.get("kind")))
         if take is not None:
             take(line)
 
