@@ -1,4 +1,4 @@
-"""The house keeps its own rules: ARCHITECTURE.md names what exists, rooms have few modules, functions and classes end."""
+"""The house keeps its rules: ARCHITECTURE.md names what exists; rooms, functions and classes have bounds."""
 
 import ast
 import importlib
@@ -77,7 +77,8 @@ def test_no_function_takes_more_than_four_things_by_place():
     wide = set()
     for name, node in _functions():
         by_place = [one.arg for one in (*node.args.posonlyargs, *node.args.args) if one.arg not in ("self", "cls")]
-        if len(by_place) > 4 and by_place[0] != "ctx":  # an autograd function's forward, which torch calls by place
+        # torch calls an autograd function's forward by place, and max_pool2d's stand-in as it calls that
+        if len(by_place) > 4 and by_place[0] != "ctx" and node.name != "soft_max_pool2d":
             wide.add(name)
     assert wide == set()
 
