@@ -260,14 +260,14 @@ def test_where_the_likeliest_cannot_be_matched_the_others_are_left_as_they_are(m
     assert tried == [3]
     truth = smooth_images(24)[0]
 
-    def at_first(_trail: object, unsettled: Unsettled, *_: object) -> Tensor:
+    def at_first(_trail: object, unsettled: Unsettled, **_: object) -> Tensor:
         tried.append(len(unsettled.samples))
         return truth[unsettled.samples] if len(tried) == 2 else unsettled.x
 
     monkeypatch.setattr(pursuit, "match_rounds", at_first)
     attacked(setting, training, **options)
     assert tried == [3, 3, 5]
-    monkeypatch.setattr(pursuit, "match_rounds", lambda _trail, unsettled, *_: truth[unsettled.samples])
+    monkeypatch.setattr(pursuit, "match_rounds", lambda _trail, unsettled, **_: truth[unsettled.samples])
     recovery, _, _ = attacked(setting, training, **options)
     assert float((psnr(recovery, setting, truth) > 60).float().mean()) > 0.9
 
