@@ -27,7 +27,8 @@ from PIL.Image import Image
 from vfl.errors import UserError, from_words
 from vfl.folder.schema import as_json
 from vfl.folder.summary import Summary
-from vfl.folder.words import numbers_in_words, verdict
+from vfl.folder.verdict import verdict
+from vfl.folder.words import numbers_in_words
 from vfl.packages import import_ours, python_path
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ class Run:
     @property
     def verdict(self) -> str:
         """Return in one sentence what the coordinator learned."""
-        return verdict(self.result)
+        return verdict(self.result).sentence
 
     @property
     def losses(self) -> list[float]:
@@ -182,7 +183,9 @@ class Run:
         if "x" in self.arrays and self.arrays["x"].ndim == 4:
             png = base64.b64encode(self.images()._repr_png_()).decode()
             picture = f'<img alt="real, recovered and their difference" src="data:image/png;base64,{png}">'
-        return f"<p><b>{html.escape(self.verdict)}</b></p>{picture}<table>{rows}</table>"
+        found = verdict(self.result)
+        words = f"<b>{html.escape(f'{found.label.capitalize()}: {found.sentence}')}</b> {html.escape(found.basis)}"
+        return f"<p>{words}</p>{picture}<table>{rows}</table>"
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,10 @@ def test_columns_are_scored_one_by_one(adult):
     assert columns["age"]["worker"] == 0
     assert columns["age"]["r2"] > 0.9999
     assert columns["capital_loss"]["worker"] == 2
-    assert columns["occupation"] == {"name": "occupation", "worker": 1, "kind": "category", "accuracy": 1.0}
+    occupation = columns["occupation"]
+    assert (occupation["worker"], occupation["kind"], occupation["accuracy"]) == (1, "category", 1.0)
+    assert occupation["exact"]["guess"] + occupation["exact"]["gain"] == pytest.approx(1.0)
+    assert [party["values"]["right"] for party in summary["attack"]["parties"]] == [1.0, 1.0, 1.0]
 
 
 def test_recovered_rows_are_shown_in_the_units_of_the_file(adult):

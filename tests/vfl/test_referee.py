@@ -1,3 +1,5 @@
+import csv
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from vfl.datasets.slices import load_data
 from vfl.files.archive import save_arrays
 from vfl.folder.record import Record, write_summary
 from vfl.maths.metrics import exact_rows, psnr, r2, ssim
+from vfl.partition import partition
 from vfl.recovery import Recovery
 from vfl.referee import best_order, score_images, score_run, score_table
 
@@ -98,3 +101,106 @@ def test_what_an_attack_says_of_a_sample_goes_where_the_sample_goes(tmp_path):
     with np.load(tmp_path / "recovered.npz") as arrays:
         assert arrays["certificates"].ravel().tolist() == [0.2, 0.1, 0.3, 0.4]
         assert arrays["representation_0"].ravel().tolist() == [1, 0, 2, 3]
+
+
+def grey(value: float, count: int = 1) -> torch.Tensor:
+    return torch.full((count, 1, 8, 8), value)
+
+
+@pytest.mark.parametrize(("decibels", "share"), [(29.9, 0.0), (30.1, 1.0)])
+def test_an_image_counts_as_rebuilt_from_30_decibels_on(decibels, share):
+    assert score_images(grey(0.5 + 10 ** (-decibels / 20)), grey(0.5))["share_30db"] == share
+
+
+TWO_WORKERS = {"federation": {"workers": 2, "batch_size": 3, "rounds": 2}}
+
+
+def scored(folder, tree, x=None, labels=None, used=("gradients",), cell=None):
+    """Score what an attack has left in a folder."""
+    config = parse_config({"federation": {"batch_size": 3, "rounds": 2}, **tree}, "the test")
+    data = load_data(config)
+    write_summary(folder, config, None, Record(rounds=2), recovery=Recovery(used=used))
+    found = {"cell": np.arange(len(data.x)) if cell is None else np.array(cell)}
+    found |= {} if x is None else {"x": x(data).numpy()}
+    found |= {} if labels is None else {"labels": labels(data).numpy()}
+    save_arrays(folder / "recovered.npz", found)
+    return data, score_run(folder, config, data).attack
+
+
+def test_lost_pixels_are_scored_as_grey(tmp_path):
+    lost = lambda data: torch.full_like(data.x, torch.nan)  # noqa: E731
+    data, attack = scored(tmp_path, {"data": {"name": "digits", "samples": 6}}, lost)
+    assert attack.psnr_mean == pytest.approx(float(psnr(torch.full_like(data.x, 0.5), data.x).mean()))
+    assert attack.samples_lost == 6
+
+
+def test_each_slice_is_scored_beside_the_mean_image(tmp_path):
+    first, second = partition((1, 8, 8), 2)
+
+    def half(data):
+        x = data.x.mean(0, keepdim=True).expand_as(data.x).clone()
+        first.cut(x).copy_(first.cut(data.x))
+        return x
+
+    data, attack = scored(tmp_path, {"data": {"name": "digits", "samples": 12}} | TWO_WORKERS, half)
+    known, kept = attack.parties
+    assert (known.psnr, known.leaked) == (100, True)
+    assert kept.psnr == pytest.approx(kept.psnr_baseline)
+    assert not kept.leaked
+    own = second.cut(data.x)
+    assert kept.psnr_baseline == pytest.approx(score_images(own, own)["psnr_baseline"])
+    assert attack.ssim_mean > attack.ssim_baseline + 0.05
+
+
+def test_labels_are_scored_beside_the_most_frequent_class_and_unknown_ones_apart(tmp_path):
+    def half(data):
+        return torch.where(torch.arange(len(data.y)) < 60, data.y, -1)
+
+    data, attack = scored(tmp_path, {"data": {"name": "digits", "samples": 120}}, labels=half)
+    guess = float((data.y == data.y.mode().values).float().mean())
+    assert (attack.labels.right, attack.labels.unknown) == (0.5, 0.5)
+    assert attack.labels.guess == pytest.approx(guess)
+    assert attack.labels.leaked
+
+
+def test_labels_that_the_attack_knew_are_no_leak(tmp_path):
+    tree = {"data": {"name": "digits", "samples": 12}}
+    attack = scored(tmp_path, tree, labels=lambda data: data.y, used=("gradients", "labels"))[1]
+    assert (attack.label_accuracy, attack.labels) == (1, None)
+
+
+def test_samples_whose_order_the_truth_decides_are_counted(tmp_path):
+    tree = {"data": {"name": "digits", "samples": 6}}
+    assert scored(tmp_path, tree, lambda data: data.x, cell=[0, 0, 2, 2, 2, 5])[1].ordered == 5
+
+
+TABLE = {"data": {"name": "breast_cancer", "samples": 60}}
+
+
+def in_file_units(data):
+    mean, deviation = torch.tensor([scale for column in data.columns for scale in column.scales]).T
+    return data.x * deviation + mean
+
+
+def test_rows_in_the_units_of_the_file_are_compared_in_these(tmp_path):
+    def some(data):
+        x = in_file_units(data)
+        x[48:] = torch.nan
+        return x
+
+    data, attack = scored(tmp_path, TABLE, some)
+    assert attack.share_exact == pytest.approx(0.8)
+    assert attack.columns[0].exact.right == 0.8
+    assert any("not scaled" in str(note) for note in attack.notes)
+    with (tmp_path / "rows.csv").open() as file:
+        row = next(csv.DictReader(file))
+    column = data.columns[0]
+    assert float(row[column.name]) == pytest.approx(column.first[0], rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.3, 1.0, 30.0, 1000.0])
+def test_rows_that_were_not_recovered_are_not_taken_for_other_units(tmp_path, scale):
+    torch.manual_seed(0)
+    attack = scored(tmp_path, TABLE, lambda data: scale * torch.randn_like(data.x))[1]
+    assert not attack.notes
+    assert attack.share_exact == 0

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 FILES = ("report.html", "recovered.png", "photograph_*.png", "rows.csv", "summary.json")
 """What people want to open, in a run's folder."""
 
+STYLES = {"leaked": "bold white on red", "partly": "bold black on yellow", "guess": "bold", "open": "bold"}
+"""How a verdict looks on a terminal: what leaked in part is as loud as what leaked whole."""
+
 
 def finish(folder: Path, config: RunConfig, data: "Data | None") -> None:
     """Score a run where there is the truth, and close its journal."""
@@ -66,7 +69,8 @@ def show_summary(summary: "Summary", out: Path) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from vfl.folder.words import numbers_in_words, untested, verdict
+    from vfl.folder.verdict import untested, verdict
+    from vfl.folder.words import numbers_in_words
 
     console = Console(highlight=False, markup=False)
     table = Table(show_header=False, box=None, padding=(0, 2))
@@ -74,7 +78,10 @@ def show_summary(summary: "Summary", out: Path) -> None:
     for label, value in numbers_in_words(summary):
         table.add_row(label, Text(value))
     console.print(table)
-    console.print(verdict(summary), soft_wrap=not console.is_terminal, style="bold")
+    found = verdict(summary)
+    for text, style in ((found.label.upper(), STYLES[found.state]), (found.sentence, "bold"), (found.basis, "")):
+        if text:
+            console.print(text, soft_wrap=not console.is_terminal, style=style)
     if untested(summary):
         console.print(untested(summary), soft_wrap=not console.is_terminal, style="bold red")
     files = [path.name for name in FILES for path in sorted(out.glob(name))]

@@ -63,6 +63,14 @@ class Column:
         """Return how many features the column makes."""
         return len(self.categories) if self.kind == "category" else 1 + self.indicator
 
+    @property
+    def scales(self) -> list[tuple[float, float]]:
+        """Return what is taken from each feature, and what it is then divided by."""
+        return [
+            (self.mean, self.deviation) if self.kind == "number" and not place else (0.0, 1.0)
+            for place in range(self.width)
+        ]
+
     def encode(self, values: Values) -> Tensor:
         """Return the features (rows, width); a category that no training row had is all zeros."""
         if isinstance(values, Text):

@@ -15,6 +15,7 @@ from vfl.errors import UserError
 from vfl.files import read_plain, write_text
 from vfl.folder.recorded_config import RecordedConfig
 from vfl.folder.schema import Count, Finite, Live, Measure, Number, Part, Point, Some, Word, as_json, checked
+from vfl.folder.scores import ColumnScore, PartyScore, Right, Step
 from vfl.limits import JSON_BYTES, SAMPLES
 
 _NAME = "summary.json"
@@ -96,31 +97,6 @@ class Train(Live):
         return sum(last) / len(last) if last and all(map(math.isfinite, last)) else None
 
 
-class Step(Part):
-    """How far the attack was after a round."""
-
-    round: Count
-    seconds: Measure = None
-    psnr_mean: Measure = None
-    r2: Measure = None
-
-
-class ColumnScore(Part):
-    """How much of a table's column leaked: R2 of numbers, the share of right categories of words; 1 is all."""
-
-    name: Word
-    worker: Count | None = None
-    """Who holds it, if not all do."""
-    kind: Word = None
-    accuracy: Measure = None
-    r2: Measure = None
-
-    @property
-    def score(self) -> float | None:
-        """Return the one of the two that the column has."""
-        return self.accuracy if self.r2 is None else self.r2
-
-
 class LedgerWords(Part):
     """What the recovery rests on, as the attack's ledger has it (`vfl.recovery.Ledger`), and in words."""
 
@@ -156,13 +132,28 @@ class Attack(Part):
     ssim_mean: Annotated[Measure, _share("SSIM, mean")] = None
     share_30db: Annotated[Measure, _share("share of images at 30 dB or better")] = None
     psnr_baseline: Annotated[Measure, _decibels("PSNR of guessing the mean image")] = None
+    ssim_baseline: Annotated[Measure, _share("SSIM of guessing the mean image")] = None
     r2: Annotated[Measure, Number("R2", form=".3f", highest_is_best=True)] = None
     share_exact: Annotated[Measure, _share("share of rows exact")] = None
+    exact: Right | None = None
+    """Rows exact; the guess is the most frequent row."""
     samples_lost: Count | None = None
+    ordered: Count | None = None
+    """Samples that no batch tells from another: which is which among them, the referee took from the truth."""
     over_rounds: Some[Step] | None = None
     label_accuracy: Annotated[Measure, _share("share of labels right")] = None
+    labels: Right | None = None
     columns: Some[ColumnScore] = Field(default_factory=list)
+    parties: Some[PartyScore] = Field(default_factory=list)
     representation_error: Annotated[Measure, Number("relative error of representations", form=".1e")] = None
+    representation_baseline: Measure = None
+    """The error of guessing the mean representation."""
+
+    @property
+    def gain(self) -> Annotated[float | None, _share("values right beyond a guess, mean over the columns")]:
+        """Return what the attack gains over guessing, as a share of a table's values."""
+        gains = [column.best.gain or 0.0 for column in self.columns]
+        return sum(gains) / len(gains) if gains else None
 
     @model_validator(mode="after")
     def _is_scored_whole(self) -> Self:

@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from vfl.errors import UserError
 from vfl.files import read_plain, write_text
-from vfl.folder.schema import Finite, Part, Some, Word, as_json, checked
+from vfl.folder.schema import Count, Finite, Part, Some, Word, as_json, checked
 from vfl.limits import JSON_BYTES, plain
 
 RESULTS = "results.json"
@@ -24,7 +24,11 @@ class Place(Part):
     cells: Some[str]
     """The names of its cells, run or not."""
     text: str
-    """The value, or why there is none."""
+    """The value, with its interval and the number of runs if they are several seeds, or why there is none."""
+    half: Finite | None = None
+    """Half of the 95 % interval of the mean over seeds."""
+    runs: Count | None = None
+    """Over how many seeds."""
 
 
 class Best(Part):

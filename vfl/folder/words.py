@@ -1,37 +1,13 @@
-"""A run's summary in words: one sentence that says what leaked, and its numbers, each with its name."""
+"""A run's numbers in words, each with its name."""
 
 from collections.abc import Iterator
 from typing import Any
 
+from vfl.folder.scores import Right
 from vfl.folder.summary import Attack, Defence, Summary, Tables, Train
+from vfl.folder.verdict import leaks, listed
 
 Line = tuple[str, str]
-
-
-def verdict(summary: Summary) -> str:
-    """Say in one sentence what the coordinator learned."""
-    attack, samples, rounds = summary.attack, summary.samples or 0, summary.rounds
-    if attack.share_30db is not None:
-        count = round(attack.share_30db * samples)
-        return (
-            f"The coordinator rebuilt {count} of {samples} images (30 dB or better) from {rounds} rounds of gradients."
-        )
-    if attack.share_exact is not None:
-        count = round(attack.share_exact * samples)
-        return f"The coordinator rebuilt {count} of {samples} rows exactly from {rounds} rounds of gradients."
-    if attack.representation_error is not None:
-        return (
-            f"The coordinator knows what enters every worker's first fully connected layer, "
-            f"to a relative error of {attack.representation_error:.1e} (median), from {rounds} rounds of gradients."
-        )
-    if attack.used:
-        return "The attack's result is not scored: there is no ground truth here."
-    return "No attack was run."
-
-
-def untested(summary: Summary) -> str:
-    """Return why the result says nothing of a defence, if that is so."""
-    return next((str(report.warning) for report in summary.defence if report.warning), "")
 
 
 def numbers_in_words(summary: Summary) -> list[Line]:
@@ -89,8 +65,8 @@ def _course(attack: Attack, summary: Summary) -> Iterator[Line]:
         yield "attack", f"{attack.name}, {summary.seconds.attack or 0.0:.1f} s"
         yield "it used", used_words(attack)
     if attack.queue.spilled:
-        waited = f"{attack.queue.spilled} rounds waited for it on disk"
-        yield "attack's lag", f"up to {attack.queue.longest} rounds; {waited}"
+        waited = f"{attack.queue.spilled} of which waited on disk"
+        yield "the attack", f"was up to {attack.queue.longest} rounds behind, {waited}; that changes no result"
 
 
 def used_words(attack: Attack) -> str:
@@ -106,7 +82,8 @@ def _scores(attack: Attack) -> Iterator[Line]:
         guess = "" if attack.psnr_baseline is None else f"; guessing the mean image: {attack.psnr_baseline:.1f}"
         yield "PSNR", ", ".join([f"{first} dB", *others]) + guess
     if attack.ssim_mean is not None:
-        yield "SSIM", f"mean {attack.ssim_mean:.4f}"
+        guess = "" if attack.ssim_baseline is None else f"; guessing the mean image: {attack.ssim_baseline:.4f}"
+        yield "SSIM", f"mean {attack.ssim_mean:.4f}{guess}"
     steps = [(step.round, step.r2 if step.psnr_mean is None else step.psnr_mean) for step in attack.over_rounds or []]
     if steps:
         yield "by round", ", ".join(f"{value:.1f} at {number}" for number, value in steps if value is not None)
@@ -114,8 +91,16 @@ def _scores(attack: Attack) -> Iterator[Line]:
         yield "rows", f"{attack.share_exact or 0.0:.1%} exact to 1e-3 of the column's range, R2 {attack.r2:.6f}"
     if attack.representation_error is not None:
         yield "inner layer", f"relative error {attack.representation_error:.1e} (median)"
+    if leaks(attack):
+        yield "beyond a guess", listed(leaks(attack))
     if attack.label_accuracy is not None:
-        yield "labels", f"{attack.label_accuracy:.1%} right"
+        yield "labels", right_words(attack.labels) if attack.labels else f"{attack.label_accuracy:.1%} right"
+
+
+def right_words(found: Right) -> str:
+    """Say what is right, wrong and unknown, and what a guess has right."""
+    right, unknown, guess = (value or 0.0 for value in (found.right, found.unknown, found.guess))
+    return f"{right:.1%} right, {1 - right - unknown:.1%} wrong, {unknown:.1%} unknown; a guess has {guess:.1%} right"
 
 
 def _without_truth(attack: Attack, summary: Summary) -> Iterator[Line]:

@@ -4,6 +4,15 @@ import torch
 from torch import Tensor
 
 PSNR_CAP = 100.0
+REBUILT = 30.0
+"""From this PSNR on an image counts as rebuilt, as in `share_30db`."""
+
+EXACT, NEAR = 1e-3, 0.05
+"""Within which shares of its column's range a number is right, and nearly right."""
+
+SMALLEST = 5
+"""A smaller image, or slice of one, has no room for the window of SSIM."""
+
 CHUNK = 256
 """Images judged at a time: all at once takes fifty times the memory of the images."""
 
@@ -30,6 +39,8 @@ def ssim(x: Tensor, truth: Tensor) -> Tensor:
     from vfl import torchvision_ops  # noqa: F401  (torchmetrics imports torchvision)
     from torchmetrics.functional.image import structural_similarity_index_measure  # isort: skip
 
+    if min(x.shape[-2:]) < SMALLEST:
+        return torch.full((len(x),), torch.nan)
     small = min(x.shape[-2:]) < 16
     values = []
     for some, true in zip(x.split(CHUNK), truth.split(CHUNK), strict=True):
@@ -50,12 +61,30 @@ def r2(x: Tensor, truth: Tensor) -> Tensor:
     return torch.where(_span(truth) > 0, 1 - residual / total, torch.nan)
 
 
-def exact_rows(x: Tensor, truth: Tensor, tolerance: float = 1e-3) -> Tensor:
+def exact_rows(x: Tensor, truth: Tensor) -> Tensor:
     """Tell for each row whether all its values are right to a thousandth of their column's range."""
+    return within(x, truth, EXACT).all(1)
+
+
+def within(x: Tensor, truth: Tensor, tolerance: float) -> Tensor:
+    """Tell for each value whether it is right to a share of its column's range."""
+    return (x - truth).abs() <= tolerance * _width(truth)
+
+
+def best_guess(truth: Tensor, tolerance: float) -> Tensor:
+    """Return for each column the one number that is right, to a share of its range, for the most rows."""
+    values, places = truth.sort(0).values.T.contiguous(), torch.arange(len(truth))
+    ends = values + 2 * tolerance * _width(truth)[:, None]
+    covered = torch.searchsorted(values, ends, right=True) - places
+    first = covered.argmax(1, keepdim=True)
+    last = first + covered.gather(1, first) - 1
+    return ((values.gather(1, first) + values.gather(1, last)) / 2)[:, 0]
+
+
+def _width(truth: Tensor) -> Tensor:
+    """Return each column's range; the size of its numbers where all are the same."""
     span = _span(truth)
-    # A column that is the same in every row has no range: its size stands in for it.
-    span = torch.where(span > 0, span, truth.abs().amax(0).clamp(min=1.0))
-    return ((x - truth).abs() <= tolerance * span).all(1)
+    return torch.where(span > 0, span, truth.abs().amax(0).clamp(min=1.0))
 
 
 def _span(truth: Tensor) -> Tensor:

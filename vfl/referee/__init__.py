@@ -1,5 +1,6 @@
 """The referee: it holds the ground truth, in simulation only, and scores what an attack recovered."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,18 @@ from vfl.datasets.slices import boxes_of
 from vfl.errors import UserError
 from vfl.files.archive import ArchiveError, read_archive, save_arrays
 from vfl.folder.events import write_scores
-from vfl.folder.summary import Step, Summary, load_summary, save_summary
-from vfl.maths.metrics import exact_rows, psnr, r2, ssim
+from vfl.folder.scores import PartyScore, Step
+from vfl.folder.summary import Summary, load_summary, save_summary
+from vfl.maths.metrics import REBUILT, exact_rows, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.referee.pictures import save_pictures
-from vfl.referee.rows import score_columns, write_rows
+from vfl.referee.rows import beside_guess, score_columns, score_parties, score_rows, write_rows
+
+UNSCALED = "The model saw the numbers as they are in the file, not scaled: the rows are compared in those units."
+QUARTILES = (0.25, 0.5, 0.75)
+ALIKE = 0.5
+"""Quartiles of recovered columns that are no further from the real ones, in deviations, are the same numbers."""
 
 BESIDE = ("certificates", "representation_")
 """What an attack says of each sample, which goes where the sample goes."""
@@ -34,30 +41,34 @@ def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
     scores: dict[str, Any] = {}
     order = torch.arange(len(data.x))
     cells = torch.tensor(arrays["cell"])
+    sizes = cells.unique(return_counts=True)[1]
+    scores["ordered"] = int(sizes[sizes > 1].sum())
     if "x" in arrays:
         lost = ~np.isfinite(arrays["x"]).reshape(len(data.x), -1).all(1)
         x, order = put_in_order(arrays, data)
-        found = torch.tensor(arrays["x"])[order]  # NaN where nothing was recovered
+        as_found = torch.tensor(arrays["x"])
+        scaled = in_our_scale(as_found, data)
+        summary.attack.notes += [] if scaled is as_found else [UNSCALED]
+        found = scaled[order]  # NaN where nothing was recovered
         arrays |= {"x": x.numpy(), "x_true": data.x.numpy()}
         arrays |= {name: rows[order.numpy()] for name, rows in arrays.items() if name.startswith(BESIDE)}
-        scores = score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
-        scores["samples_lost"] = int(lost.sum())
+        scores |= score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
+        scores |= _against_guesses(config, data, found) | {"samples_lost": int(lost.sum())}
         save_pictures(out, data, x)
     scores["over_rounds"] = [score_snapshot(path, data) for path in sorted((out / "snapshots").glob("[0-9]*.npz"))]
     if "labels" in arrays:
         if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
             order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
         labels = torch.tensor(arrays["labels"])
-        if "labels" not in summary.attack.used:  # those that the attack knew are each sample's own
+        if "labels" not in summary.attack.used:  # those that the attack knew are each sample's own, and no leak
             labels = labels[order]
+            scores["labels"] = beside_guess(labels == data.y, data.y == data.y.mode().values, labels >= 0)
         arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
         scores["label_accuracy"] = float((labels == data.y).float().mean())
     if "x" in arrays and data.columns:
-        boxes = [] if config.topology.is_horizontal else boxes_of(data, config)
-        scores["columns"] = score_columns(data, boxes, found)
         write_rows(out, data, found, torch.tensor(arrays["labels"]) if "labels" in arrays else None)
     if "x" not in arrays and "layers" in arrays and config.training.frozen:
-        scores["representation_error"] = _representation_error(config, data, arrays)
+        scores |= _representation_errors(config, data, arrays)
     summary.attack = summary.attack.model_copy(update=scores)
     save_arrays(path, arrays)
     save_summary(out, summary)
@@ -89,7 +100,7 @@ def score_snapshot(path: Path, data: Data) -> Step:
 def put_in_order(arrays: dict[str, np.ndarray], data: Data) -> tuple[Tensor, Tensor]:
     """Return the recovered samples in the order that fits within cells, and that order."""
     # What an attack did not recover is scored as its best blind guess: mid-grey, or the column's mean.
-    x = torch.nan_to_num(torch.tensor(arrays["x"]), nan=0.5 if data.kind == "image" else 0.0)
+    x = torch.nan_to_num(in_our_scale(torch.tensor(arrays["x"]), data), nan=0.5 if data.kind == "image" else 0.0)
     order = best_order(x, data.x, torch.tensor(arrays["cell"]))
     return x[order], order
 
@@ -97,20 +108,38 @@ def put_in_order(arrays: dict[str, np.ndarray], data: Data) -> tuple[Tensor, Ten
 def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
     """Return the scores of recovered images, with what guessing the mean image would score."""
     values = psnr(x, truth)
-    baseline = psnr(truth.mean(0, keepdim=True).expand_as(truth), truth)
+    guess = truth.mean(0, keepdim=True).expand_as(truth)
     return {
         "psnr_mean": float(values.mean()),
         "psnr_median": float(values.quantile(0.5)),
         "psnr_min": float(values.min()),
         "ssim_mean": float(ssim(x, truth).mean()),
-        "share_30db": float((values >= 30).double().mean()),
-        "psnr_baseline": float(baseline.mean()),
+        "share_30db": float((values >= REBUILT).double().mean()),
+        "psnr_baseline": float(psnr(guess, truth).mean()),
+        "ssim_baseline": float(ssim(guess, truth).mean()),
     }
 
 
 def score_table(x: Tensor, truth: Tensor) -> dict[str, float]:
     """Return the scores of recovered table rows."""
     return {"r2": float(r2(x, truth).nanmean()), "share_exact": float(exact_rows(x, truth).float().mean())}
+
+
+def in_our_scale(x: Tensor, data: Data) -> Tensor:
+    """Return recovered rows as we scale them: a model that other code trained may have seen a file's own numbers.
+
+    The order within cells does not matter here: the quartiles of all columns say which of the two they are.
+    """
+    if data.kind == "image" or not data.columns:
+        return x
+    scales = [scale for column in data.columns for scale in column.scales]
+    mean, deviation = torch.tensor(scales, dtype=torch.float64).T
+    ours = ((x.double() - mean) / deviation).to(x.dtype)
+    truth = np.quantile(data.x, QUARTILES, axis=0)
+    with warnings.catch_warnings():  # columns of which nothing was recovered
+        warnings.simplefilter("ignore", RuntimeWarning)
+        far = [np.nanmean(np.abs(np.nanquantile(one, QUARTILES, axis=0) - truth)) for one in (x, ours)]
+    return ours if far[1] < min(far[0], ALIKE) else x
 
 
 def best_order(x: Tensor, truth: Tensor, cell: Tensor) -> Tensor:
@@ -128,18 +157,44 @@ def best_order(x: Tensor, truth: Tensor, cell: Tensor) -> Tensor:
     return order
 
 
-def _representation_error(config: RunConfig, data: Data, arrays: dict[str, np.ndarray]) -> float | None:
-    """Return the median relative error over samples and workers; a worker where nothing leaks does not count."""
-    errors = []
-    boxes = boxes_of(data, config)
-    for worker, box in enumerate(boxes):
+def _against_guesses(config: RunConfig, data: Data, found: Tensor) -> dict[str, Any]:
+    """Return the scores of each party and column, beside what a guess gets."""
+    horizontal = config.topology.is_horizontal
+    if data.kind == "table":
+        columns = score_columns(data, [] if horizontal else boxes_of(data, config), found)
+        return {
+            "columns": columns,
+            "parties": score_parties(columns),
+            "exact": score_rows(found, data.x, columns),
+        }
+    x = found.nan_to_num(0.5)
+    pairs = [] if horizontal else [(box.cut(x), box.cut(data.x)) for box in boxes_of(data, config)]
+    slices = [score_images(own, truth) for own, truth in pairs]
+    keys = {
+        "psnr": "psnr_mean",
+        "ssim": "ssim_mean",
+        "psnr_baseline": "psnr_baseline",
+        "ssim_baseline": "ssim_baseline",
+    }
+    scores = [{key: one[name] for key, name in keys.items()} for one in slices]
+    return {"parties": [PartyScore(worker=worker, **one) for worker, one in enumerate(scores)]}
+
+
+def _representation_errors(config: RunConfig, data: Data, arrays: dict[str, np.ndarray]) -> dict[str, float | None]:
+    """Return the median relative error over samples and workers, and that of guessing the mean.
+
+    A worker where nothing leaks does not count.
+    """
+    errors: dict[str, list[Tensor]] = {"representation_error": [], "representation_baseline": []}
+    for worker, box in enumerate(boxes_of(data, config)):
         model = build_bottom(config.model, box.shape, config.seed, worker)
         with torch.no_grad():
             truth = representation(model, str(arrays["layers"][worker]), box.cut(data.x))
         found = torch.tensor(arrays[f"representation_{worker}"])
         if found.shape != truth.shape:  # of a layer that is not a dense one: they cannot be compared
-            return None
-        error = (found - truth).norm(dim=1) / truth.norm(dim=1)
-        errors.append(error[torch.isfinite(error)])
-    found_at_all = torch.cat(errors).double()
-    return float(found_at_all.quantile(0.5)) if len(found_at_all) else None
+            return dict.fromkeys(errors)
+        for kept, values in zip(errors.values(), (found, truth.mean(0)), strict=True):
+            error = (values - truth).norm(dim=1) / truth.norm(dim=1)
+            kept.append(error[torch.isfinite(error)].double())
+    known = {name: torch.cat(each) for name, each in errors.items()}
+    return {name: float(each.quantile(0.5)) if len(each) else None for name, each in known.items()}

@@ -10,7 +10,7 @@ from vfl.files.archive import read_archive
 from vfl.folder.journal import Journal
 from vfl.folder.lookout import Lookout
 from vfl.folder.recovered import PARTIAL
-from vfl.maths.metrics import psnr
+from vfl.maths.metrics import REBUILT, psnr
 from vfl.referee import put_in_order
 
 
@@ -58,7 +58,7 @@ class Estimates(Lookout):
             path.relative_to(self._out).as_posix(),
             samples_done=done,
             psnr_mean=None if values is None else float(values.mean()),
-            share_30db=None if values is None else float((values >= 30).double().mean()),
+            share_30db=None if values is None else float((values >= REBUILT).double().mean()),
         )
 
     def _psnr(self, arrays: dict[str, np.ndarray]) -> torch.Tensor | None:

@@ -1,4 +1,4 @@
-"""A run's numbers on the page: how much leaked, the tiles below the verdict, what was run, what time and bytes took."""
+"""A run's numbers on the page: the tiles below the verdict, what was run, what time and bytes took."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,43 +7,9 @@ from markupsafe import Markup
 
 from vfl.folder.schema import value_at
 from vfl.folder.summary import Summary
-from vfl.folder.words import setting_words, size, untested
+from vfl.folder.words import setting_words, size
 
 NOTHING = "–"
-
-MARGIN_DB = 1.0
-"""A mean PSNR so little above that of the mean image tells nothing."""
-
-MARGIN_R2 = 0.1
-"""So little of a column's variance tells nothing; guessing the mean has an R2 of 0."""
-
-
-def level(summary: Summary) -> tuple[str, str]:
-    """Say in a word or two how much leaked, against what a blind guess gives; with a class for the colour."""
-    found = _leaked(summary)
-    return ("open", "defence not tested for real") if found[0] == "held" and untested(summary) else found
-
-
-def _leaked(summary: Summary) -> tuple[str, str]:
-    attack = summary.attack
-    if attack.share_30db is not None:
-        gained = (attack.psnr_mean or 0.0) - (attack.psnr_baseline or 0.0)
-        return _by_share(attack.share_30db, gained > MARGIN_DB)
-    if attack.share_exact is not None:
-        return _by_share(attack.share_exact, (attack.r2 or 0.0) > MARGIN_R2)
-    if attack.representation_error is not None:
-        return ("leaked", "inner layer leaked") if attack.representation_error < 0.1 else ("partly", "see the error")
-    if not summary.complete:
-        return "open", "not finished"
-    return "open", "not scored" if attack.used else "no attack"
-
-
-def _by_share(share: float, gained: bool) -> tuple[str, str]:
-    if share >= 0.5:
-        return "leaked", "all leaked" if share == 1 else "mostly leaked"
-    if share > 0 or gained:
-        return "partly", "partly leaked"
-    return "held", "held against this attack"
 
 
 @dataclass(frozen=True)
@@ -73,9 +39,10 @@ TILES = (
     ("attack.r2", "R2, mean", ".4f", "over the columns"),
     ("attack.psnr_mean", "PSNR, mean", ".1f", "median {median}, worst {min}"),
     ("attack.psnr_baseline", "Blind guess", ".1f", "PSNR of the mean image"),
-    ("attack.ssim_mean", "SSIM, mean", ".4f", "1 is the same image"),
+    ("attack.ssim_mean", "SSIM, mean", ".4f", "the mean image: {ssim}"),
     ("attack.representation_error", "Inner layer", ".1e", "relative error, median"),
-    ("attack.label_accuracy", "Labels right", ".1%", "of all samples"),
+    ("attack.gain", "Beyond a guess", ".1%", "more values right, mean over the columns"),
+    ("attack.label_accuracy", "Labels right", ".1%", "{labels}"),
     ("attack.certified", "Certified", "count", "without the truth"),
     ("train.test_accuracy", "Test accuracy", ".1%", "of the model"),
 )
@@ -85,7 +52,11 @@ TILES = (
 def tiles(summary: Summary) -> list[Tile]:
     """Return the numbers that matter most, those that there are."""
     shown = []
-    others = {name: number(summary, f"attack.psnr_{name}", ".1f") for name in ("median", "min")}
+    others: dict[str, Any] = {name: number(summary, f"attack.psnr_{name}", ".1f") for name in ("median", "min")}
+    labels = summary.attack.labels
+    beside = f"a guess: {labels.guess or 0.0:.1%}; unknown: {labels.unknown or 0.0:.1%}" if labels else ""
+    others["labels"] = beside or "of all samples"
+    others["ssim"] = number(summary, "attack.ssim_baseline", ".4f")
     for key, label, form, note in TILES:
         value = value_at(summary, key)
         if value is None:

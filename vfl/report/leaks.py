@@ -4,20 +4,16 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from vfl.folder.record import CERTIFIED
-from vfl.folder.summary import ColumnScore
-from vfl.maths.metrics import PSNR_CAP, psnr
+from vfl.folder.scores import ColumnScore
+from vfl.maths.metrics import PSNR_CAP, REBUILT
 from vfl.report.figures import INK, ONE, THREE, TWO, Plot, draw, is_bright, over_rounds
 from vfl.report.folder import RunFolder
-
-RECOVERED = 30.0
-"""From this PSNR on an image counts as rebuilt, as in `share_30db`."""
 
 MOST_LABELS = 16
 MOST_BARS = 40
@@ -53,8 +49,8 @@ def psnr_histogram(run: RunFolder) -> Plot | None:
 
     def paint(axes: Axes) -> None:
         axes.hist(np.clip(values, 0, PSNR_CAP), bins=list(range(0, 101, 5)), color=ONE, rwidth=0.86)
-        axes.axvline(RECOVERED, color=INK, linewidth=1, linestyle=(0, (3, 3)))
-        axes.text(RECOVERED, 1.02, "30 dB", transform=axes.get_xaxis_transform(), ha="center", color=INK, size=8)
+        axes.axvline(REBUILT, color=INK, linewidth=1, linestyle=(0, (3, 3)))
+        axes.text(REBUILT, 1.02, "30 dB", transform=axes.get_xaxis_transform(), ha="center", color=INK, size=8)
         baseline = run.summary.attack.psnr_baseline
         if baseline is not None:
             axes.axvline(baseline, color=TWO, linewidth=1.2)
@@ -64,7 +60,7 @@ def psnr_histogram(run: RunFolder) -> Plot | None:
         axes.set_ylabel("images")
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
 
-    good = int((values >= RECOVERED).sum())
+    good = int((values >= REBUILT).sum())
     alt = (
         f"Histogram of PSNR over {len(values)} images: {good} at 30 dB or better, lowest {values.min():.1f} dB, "
         f"median {np.median(values):.1f} dB, highest {values.max():.1f} dB."
@@ -84,7 +80,7 @@ def certificate_histogram(run: RunFolder) -> Plot | None:
     powers = np.log10(np.clip(worst[known], 1e-12, 1e3))
     low, high = math.floor(min(powers.min(), math.log10(CERTIFIED)) - 0.5), math.ceil(max(powers.max(), 0.0))
     bins = np.arange(low, high + 0.5, 0.5).tolist()
-    right = run.psnr[known] >= RECOVERED if run.psnr is not None and len(run.psnr) == len(worst) else None
+    right = run.psnr[known] >= REBUILT if run.psnr is not None and len(run.psnr) == len(worst) else None
 
     def paint(axes: Axes) -> None:
         if right is None:
@@ -114,11 +110,13 @@ def leak_map(run: RunFolder) -> Plot | None:
     """Return the mean PSNR of every pixel over the images, with the workers' slices."""
     if run.psnr is None or run.x is None or run.truth is None or run.runs:
         return None
+    if len(run.summary.attack.parties) != len(run.boxes):
+        return None
     error = np.clip(run.x.astype(np.float64), 0, 1) - run.truth
     with np.errstate(divide="ignore"):
         pixels = np.minimum(PSNR_CAP, -10 * np.log10(np.square(error).mean(axis=1))).mean(axis=0)
     height, width = pixels.shape
-    slices = slice_psnr(run)
+    slices = [party.psnr or 0.0 for party in run.summary.attack.parties]
 
     def paint(axes: Axes) -> None:
         shown = axes.imshow(pixels, vmin=0, vmax=PSNR_CAP, cmap="viridis", interpolation="nearest")
@@ -141,17 +139,9 @@ def leak_map(run: RunFolder) -> Plot | None:
     return Plot("Each worker's part of the image", draw("map", alt, paint, (4.2, 3.3)), "Bright: rebuilt. Dark: kept.")
 
 
-def slice_psnr(run: RunFolder) -> list[float]:
-    """Return the mean PSNR of each worker's slice."""
-    assert run.x is not None
-    assert run.truth is not None
-    x, truth = torch.tensor(run.x), torch.tensor(run.truth)
-    return [float(psnr(box.cut(x), box.cut(truth)).mean()) for box in run.boxes]
-
-
 def column_bars(columns: Sequence[ColumnScore]) -> Plot | None:
     """Return how much of each column leaked; if there are many, of those that leaked least."""
-    known = [(column, column.score) for column in columns if column.score is not None]
+    known = [(column, column.best.right) for column in columns if column.best.right is not None]
     if not known:
         return None
     kept = sorted(known, key=lambda one: one[1])[:MOST_BARS] if len(known) > MOST_BARS else known
@@ -166,11 +156,13 @@ def column_bars(columns: Sequence[ColumnScore]) -> Plot | None:
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x")
         axes.set_xlim(0, 1)
-        axes.set_xlabel("score; 1 is all of the column")
+        guesses = [column.best.guess or 0.0 for column, _ in kept]
+        axes.vlines(guesses, [at - 0.45 for at in range(len(kept))], [at + 0.45 for at in range(len(kept))], color=INK)
+        axes.set_xlabel("share of the values that are right; a line: a guess")
 
     scores = [score for _, score in kept]
     alt = f"What leaked of {len(kept)} columns: from {min(scores):.4f} to {max(scores):.4f}, where 1 is all."
-    words = "R2 for numbers, the share of right values for words."
+    words = "Numbers within a thousandth or a twentieth of their range, whichever gains more over a guess."
     words += f" The {len(kept)} columns that leaked least, of {len(known)}." if len(kept) < len(known) else ""
     return Plot("What leaked of each column", draw("columns", alt, paint, (4.2, 0.8 + 0.2 * len(kept))), words)
 

@@ -8,15 +8,20 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from vfl.folder.words import defence_lines, size, untested, used_words, verdict
+from vfl.folder.verdict import untested, verdict
+from vfl.folder.words import defence_lines, size, used_words
+from vfl.maths.metrics import EXACT, NEAR
 from vfl.report import facts, leaks, training
 from vfl.report.figures import Plot
 from vfl.report.folder import read_run
 from vfl.report.images import BRIGHT, Album
-from vfl.report.tables import column_scores, rows_beside
+from vfl.report.tables import column_lines, rows_beside
 from vfl.report.workers import worker_table
 
 TRAINING = (training.losses, training.accuracies, training.rates)
+
+MOST_COLUMNS = 60
+"""How many columns the table of columns has."""
 
 FEW = 160
 """A wall of so many images is open from the start."""
@@ -26,6 +31,7 @@ def run_page(folder: Path) -> str:
     """Return the report of a run's folder."""
     run = read_run(folder)
     album = Album(run)
+    columns = column_lines(run.summary.attack.columns)
     photographs, examples, wall = album.photographs(), album.examples(), album.wall()
     config = yaml.safe_dump(run.summary.config.whole, sort_keys=False, allow_unicode=True)
     return render(
@@ -33,7 +39,6 @@ def run_page(folder: Path) -> str:
         run=run,
         summary=run.summary,
         verdict=verdict(run.summary),
-        level=facts.level(run.summary),
         failed="" if run.summary.complete else run.summary.ended or "it is not known why",
         untested=untested(run.summary),
         tiles=facts.tiles(run.summary),
@@ -44,8 +49,12 @@ def run_page(folder: Path) -> str:
         few=FEW,
         photographs=photographs,
         leak_plots=_there(leaks.psnr_over_rounds(run), leaks.psnr_histogram(run), leaks.certificate_histogram(run)),
-        places=_there(leaks.leak_map(run), leaks.column_bars(column_scores(run))),
+        places=_there(leaks.leak_map(run), leaks.column_bars(run.summary.attack.columns)),
         workers=worker_table(run),
+        columns=columns[:MOST_COLUMNS],
+        hidden_columns=max(0, len(columns) - MOST_COLUMNS),
+        exact=EXACT,
+        near=NEAR,
         rows=rows_beside(run),
         training=_there(*(plot(run.summary.train) for plot in TRAINING)),
         training_words=training.in_words(run.summary),

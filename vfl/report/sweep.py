@@ -86,18 +86,20 @@ def _scale(norm: Normalize) -> tuple[str, str, str]:
 
 
 def _verdict(results: SweepResults) -> str:
-    """Say in one sentence what came of it."""
+    """Say in one sentence what came of it: how much the best attacker gets where, beside a guess."""
     pivot = results.pivot
     best = [(line.best.value, line.name, line.best.column) for line in pivot.lines if line.best]
     done = f"{results.done} of {results.planned} runs are done"
     if len(best) < 2 or not pivot.number.startswith("attack.psnr"):
         return done + "."
     low, high = min(best), max(best)
+    guess = "" if pivot.baseline is None else f" Guessing the mean image gets {pivot.baseline_text}."
+    tried = f" Nothing is said of attacks other than {', '.join(map(str, pivot.columns))}."
     if f"{low[0]:.1f}" == f"{high[0]:.1f}":
-        return f"{done}: the best attacker gets {high[0]:.1f} dB whatever the {pivot.row_axis}."
+        return f"{done}. The best of the attacks gets {high[0]:.1f} dB whatever the {pivot.row_axis}.{guess}{tried}"
     return (
-        f"{done}: the best attacker gets from {low[0]:.1f} dB ({pivot.row_axis} {low[1]}, {low[2]}) "
-        f"to {high[0]:.1f} dB ({high[1]}, {high[2]})."
+        f"{done}. Most leaks with {pivot.row_axis} {high[1]}, where {high[2]} gets {high[0]:.1f} dB; least with "
+        f"{low[1]}, where the best attack, {low[2]}, gets {low[0]:.1f} dB.{guess}{tried}"
     )
 
 

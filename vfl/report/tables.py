@@ -1,16 +1,15 @@
-"""What was recovered of a table: rows beside the real ones, and how much of each column."""
+"""What was recovered of a table: rows beside the real ones, and each column beside a guess."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from vfl.files import read_plain
-from vfl.folder.summary import ColumnScore
+from vfl.folder.scores import ColumnScore, Right
 from vfl.limits import JSON_BYTES
-from vfl.maths.metrics import r2
 from vfl.report.folder import RunFolder
 
 SHOWN = 8
@@ -55,14 +54,29 @@ def rows_beside(run: RunFolder) -> Rows | None:
         return _rows(ids, real, run.x[:SHOWN].tolist(), names=names, in_units=False)
 
 
-def column_scores(run: RunFolder) -> list[ColumnScore]:
-    """Return each column's score as the referee wrote it down, or else R2 of each feature."""
-    if run.summary.attack.columns:
-        return run.summary.attack.columns
-    if run.kind != "table" or run.x is None or run.truth is None:
-        return []
-    scores = r2(torch.tensor(np.nan_to_num(run.x)), torch.tensor(run.truth)).tolist()
-    return [ColumnScore(name=f"column {number}", r2=score) for number, score in enumerate(scores)]
+@dataclass(frozen=True)
+class ColumnLine:
+    """A column beside a guess, in words."""
+
+    name: str
+    worker: int | None
+    leaked: bool
+    texts: tuple[str, ...]
+
+
+def column_lines(columns: Sequence[ColumnScore]) -> list[ColumnLine]:
+    """Return what is known of each column beside a guess, those that leaked most first; none if all is unknown."""
+    scored = [column for column in columns if column.exact.right is not None]
+    order = sorted(scored, key=lambda one: (not one.leaked, -(one.best.gain or 0.0)))
+    return [ColumnLine(str(one.name), one.worker, one.leaked, _beside(one)) for one in order]
+
+
+def _beside(column: ColumnScore) -> tuple[str, ...]:
+    exact, near = column.exact, column.near or Right()
+    wrong = 1 - (exact.right or 0.0) - (exact.unknown or 0.0)
+    shares = (exact.right, wrong, exact.unknown, exact.guess, exact.gain, near.right, near.guess, near.gain)
+    texts = ["–" if share is None else f"{share:.1%}" for share in shares]
+    return (*texts, "–" if column.r2 is None else f"{column.r2:.3f}")
 
 
 def _rows(ids: list[Any], real: list[Any], recovered: list[Any], *, names: list[Any], in_units: bool) -> Rows:

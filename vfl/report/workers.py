@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from vfl.folder.scores import PartyScore
 from vfl.maths.metrics import PSNR_CAP, exact_rows
 from vfl.partition import Box
 from vfl.report.facts import NOTHING
 from vfl.report.folder import RunFolder
-from vfl.report.leaks import slice_psnr
-from vfl.report.tables import column_scores
 
 MOST_NAMES = 6
 
@@ -61,10 +60,15 @@ def _each(count: int, text: Callable[[int], str | None]) -> list[str]:
 
 
 def _part_scores(run: RunFolder, count: int) -> tuple[str, list[float | None], list[str]]:
-    """Return how well each worker's part of the samples was recovered."""
+    """Return how well each worker's part of the samples was recovered, beside a guess."""
+    parties = {party.worker: party for party in run.summary.attack.parties}
     if run.kind == "table":
-        return "mean score", *_table_scores(run, count)
-    return "PSNR of its part", *_image_scores(run, count)
+        values = [parties[worker].values if worker in parties else None for worker in range(count)]
+        rights = [one.right if one else None for one in values]
+        return "values right", rights, [one.in_words if one else NOTHING for one in values]
+    found = [parties.get(worker, PartyScore(worker=worker)) for worker in range(count)]
+    scores = [None if party.psnr is None else max(0.0, party.psnr) / PSNR_CAP for party in found]
+    return "PSNR and SSIM of its part", scores, [party.in_words or NOTHING for party in found]
 
 
 def _samples_scores(run: RunFolder) -> tuple[str, list[float | None], list[str]]:
@@ -79,28 +83,12 @@ def _samples_scores(run: RunFolder) -> tuple[str, list[float | None], list[str]]
     return "rows rebuilt", [*rows], [f"{share:.0%}" for share in rows]
 
 
-def _image_scores(run: RunFolder, count: int) -> tuple[list[float | None], list[str]]:
-    if run.psnr is None:
-        return [None] * count, [NOTHING] * count
-    values = slice_psnr(run)
-    return [max(0.0, value) / PSNR_CAP for value in values], [f"{value:.1f} dB" for value in values]
-
-
-def _table_scores(run: RunFolder, count: int) -> tuple[list[float | None], list[str]]:
-    means: list[float | None] = []
-    for worker in range(count):
-        known = [one.score for one in column_scores(run) if one.worker == worker and one.score is not None]
-        means.append(sum(known) / len(known) if known else None)
-    texts = [NOTHING if mean is None else f"{mean:.4f}" for mean in means]
-    return [None if mean is None else max(0.0, mean) for mean in means], texts
-
-
 def _holds(run: RunFolder, count: int) -> list[str]:
     if run.runs:
         return [NOTHING if run.x is None else f"samples {own.start} to {own.stop - 1}" for own in run.runs]
     if run.boxes:
         return [slice_words(box) for box in run.boxes]
-    columns = column_scores(run)
+    columns = run.summary.attack.columns
 
     def names(worker: int) -> str:
         own = [str(column.name) for column in columns if column.worker == worker]

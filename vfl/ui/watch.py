@@ -4,7 +4,7 @@ import contextlib
 import io
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from vfl.files.archive import ArchiveError, read_archive
 from vfl.folder.journal import Tail
 from vfl.folder.schema import numbers_in, value_at
 from vfl.folder.summary import Attack, load_summary
-from vfl.folder.words import verdict
+from vfl.folder.verdict import verdict
 from vfl.ui.view import Estimate, View
 
 FILES = ("report.html", "summary.json")
@@ -112,7 +112,7 @@ def _result(folder: Path) -> dict[str, Any] | None:
         **summary.model_dump(mode="json", include={"ended", "rounds", "samples", "seconds", "bytes"}),
         **summary.train.model_dump(include={"loss_last", "test_accuracy"}),
         "attack": {one.key: value_at(summary.attack, one.place) for one in numbers_in(Attack)},
-        "verdict": verdict(summary),
+        "verdict": asdict(verdict(summary)),
     }
 
 

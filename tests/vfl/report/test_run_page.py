@@ -167,13 +167,13 @@ def test_a_defence_whose_draws_follow_from_the_seed_is_never_said_to_hold(tmp_pa
     data = images(12)
     write_run(tmp_path, config_of(), data, torch.zeros_like(data.x))
     summary = as_json(load_summary(tmp_path))
-    assert "held against this attack" in page_of(tmp_path).text
+    assert "no more than a guess" in page_of(tmp_path).text
     report = {"worker": 0, "chain": [{"name": "noise"}], "warning": "NOT TESTED FOR REAL: draws follow from the seed"}
     (tmp_path / "summary.json").write_text(json.dumps(summary | {"defence": [report]}))
     text = page_of(tmp_path).text
     assert "defence not tested for real" in text
     assert text.count("NOT TESTED FOR REAL") == 2  # above everything, and beside the defence
-    assert "held against this attack" not in text
+    assert "no more than a guess" not in text
 
 
 def test_psnr_over_the_rounds(tmp_path):
@@ -267,3 +267,20 @@ def test_a_report_that_cannot_be_written_costs_a_sentence_and_nothing_else(tmp_p
     assert said.startswith("no report: ")
     assert said.count("\n") == 1
     assert load_summary(tmp_path).attack.share_30db == 1
+
+
+def test_a_table_shows_each_column_beside_a_guess_and_names_what_leaked_in_part(tmp_path):
+    config = config_of(data={"name": "breast_cancer", "samples": 40})
+    data = load_data(config)
+    x = torch.full_like(data.x, torch.nan)
+    x[:, 3] = data.x[:, 3]
+    x[:, 4] = -data.x[:, 4]
+    write_run(tmp_path, config, data, x)
+    page = page_of(tmp_path)
+    name = data.columns[3].name
+    assert ("p", {"class": "state partly"}) in page.elements
+    assert f"guess: {name} of worker 0 (100.0% right, guessing" in page.text
+    assert "Against `exact` alone: nothing is said of other attacks." in page.text
+    assert f"{name} 0 100.0% 0.0% 0.0% " in page.text
+    assert f"{data.columns[0].name} 0 0.0% 0.0% 100.0% " in page.text  # unknown, and not wrong
+    assert len([one for one in page.all("tr") if one.get("class") == "leaks"]) == 1

@@ -53,8 +53,19 @@ def test_the_best_is_the_lowest_where_low_is_good(tmp_path):
 def test_axes_that_are_neither_rows_nor_columns_are_averaged(tmp_path):
     plan = planned(tmp_path, axes={"seed": [0, 1], **AXES}, table={"rows": "defence", "columns": "attack"})
     table = pivot(plan, {cell.name: row(psnr=10 + 4 * int(cell.values["seed"])) for cell in plan.cells})
-    assert table.lines[0].entries[0].value == 12
-    assert table.note == "Means over seed."
+    first = table.lines[0].entries[0]
+    assert first.value == 12
+    assert first.half == pytest.approx(12.706 * 2, rel=1e-4)  # Student's t with one degree of freedom
+    assert (first.runs, first.text) == (2, "12.0 ± 25.4 (n = 2)")
+    assert table.note.startswith("Means over seed. After ±: half of the 95 % interval of the mean over n seeds")
+    assert as_json(as_results(plan, {}, table))["pivot"]["lines"][0]["entries"][0]["runs"] == 2
+
+
+def test_means_over_other_things_than_seeds_have_no_interval(tmp_path):
+    axes = {"size": {"few": {"federation.batch_size": 5}, "many": {}}, **AXES}
+    plan = planned(tmp_path, axes=axes, table={"rows": "defence", "columns": "attack"})
+    table = pivot(plan, {cell.name: row(psnr=12) for cell in plan.cells})
+    assert (table.lines[0].entries[0].text, table.note) == ("12.0", "Means over size.")
 
 
 def test_rows_may_combine_axes_and_a_single_axis_has_one_column(tmp_path):

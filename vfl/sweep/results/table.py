@@ -1,7 +1,9 @@
 """The pivot table: one number over the axes, the best of each row, and what training costs there."""
 
 import itertools
+import math
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
 from vfl.folder.schema import Number
 from vfl.folder.sweep_results import Best, Place
@@ -69,6 +71,8 @@ def pivot(plan: Plan, rows: Rows) -> Table:
     singles = tuple((cell.name, _entry([cell], rows, number)) for cell in plan.cells if not cell.values)
     rest = [axis for axis in plan.axes if axis not in row_axes + column_axes]
     note = f"Means over {' and '.join(rest)}." if rest else ""
+    if any(place.half is not None for line in lines for place in line.entries):
+        note += " After ±: half of the 95 % interval of the mean over n seeds (Student's t)."
     baselines = [row.numbers.get("attack.psnr_baseline") for row in rows.values()]
     return Table(
         number,
@@ -114,10 +118,25 @@ def _entry(cells: list[Cell], rows: Rows, number: Number) -> Place:
     done = [row for row in there if row.complete]
     names = [cell.name for cell in cells]
     if done:
-        value = _mean([row.numbers.get(number.key) for row in done])
-        return Place(state="done", value=value, cells=names, text="no value" if value is None else number.text(value))
+        known = [value for row in done if (value := row.numbers.get(number.key)) is not None]
+        if not known:
+            return Place(state="done", value=None, cells=names, text="no value")
+        value, half = fmean(known), _half_interval(cells, known)
+        beside = {} if half is None else {"half": half, "runs": len(known)}
+        text = number.text(value) + ("" if half is None else f" ± {number.text(half)} (n = {len(known)})")
+        return Place(state="done", value=value, cells=names, text=text, **beside)
     state = "failed" if there else "not run" if cells else "skipped"
     return Place(state=state, value=None, cells=names, text="·" if state == "skipped" else state)
+
+
+def _half_interval(cells: list[Cell], values: list[float]) -> float | None:
+    """Return half of the 95 % interval of the mean by Student's t, for runs that differ in nothing but the seed."""
+    first, *others = (cell.config.model_copy(update={"seed": 0}) for cell in cells)
+    if len(values) < 2 or any(other != first for other in others):
+        return None
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
 
 
 def _best(entries: tuple[Place, ...], columns: tuple[str, ...], number: Number) -> Best | None:

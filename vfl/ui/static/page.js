@@ -79,7 +79,11 @@ function showLoss(run) {
 function showResult(run, state) {
   const { result } = run;
   $("result").hidden = !result && state !== "failed";
-  $("verdict").textContent = result ? result.verdict : `The run ended early: ${run.reason ?? "it does not say why"}.`;
+  $("level").hidden = !result;
+  $("level").textContent = result?.verdict.label ?? "";
+  $("level").dataset.level = result?.verdict.state ?? "";
+  $("basis").textContent = result?.verdict.basis ?? "";
+  $("verdict").textContent = result ? result.verdict.sentence : `The run ended early: ${run.reason ?? "it does not say why"}.`;
   $("ended").textContent = result && result.ended !== "complete" ? `The rounds ended early: ${result.ended}.` : "";
   fill($("scores"), result ? scores(result) : []);
   $("links").replaceChildren(...run.files.map((name) => {
@@ -98,10 +102,10 @@ function scores({ attack, seconds, rounds }) {
     found.push(
       ["PSNR, mean", `${fixed(attack.psnr_mean, 1)} dB`], ["median", `${fixed(attack.psnr_median, 1)} dB`],
       ["worst", `${fixed(attack.psnr_min, 1)} dB`], ["guessing the mean image", `${fixed(attack.psnr_baseline, 1)} dB`],
-      ["SSIM, mean", fixed(attack.ssim_mean, 4)], ["30 dB or better", percent(attack.share_30db)],
+      ["SSIM, mean", fixed(attack.ssim_mean, 4)], ["SSIM of the mean image", fixed(attack.ssim_baseline, 4)], ["30 dB or better", percent(attack.share_30db)],
     );
   }
-  if (attack.r2 !== null) found.push(["R2", fixed(attack.r2, 4)], ["rows exact", percent(attack.share_exact)]);
+  if (attack.r2 !== null) found.push(["R2", fixed(attack.r2, 4)], ["rows exact", percent(attack.share_exact)], ["values beyond a guess", percent(attack.gain)]);
   return found;
 }
 

@@ -1,0 +1,125 @@
+"""The verdict: leaked, partly leaked, or no more than a guess; of what, and against which attack it was measured."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from vfl.folder.scores import MARGIN_DB, MARGIN_SSIM, Right, is_beyond
+from vfl.folder.summary import Attack, Summary
+
+State = Literal["leaked", "partly", "guess", "open"]
+LABELS: dict[State, str] = {"leaked": "leaked", "partly": "partly leaked", "guess": "no more than a guess"}
+
+MOST_NAMED = 3
+"""Of more columns or workers the first few are named, and the others counted."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a run showed: one of three states, or that it showed nothing (`open`)."""
+
+    state: State
+    label: str
+    """The state in a word or two."""
+    sentence: str
+    basis: str = ""
+    """The attack that it rests on."""
+
+
+def verdict(summary: Summary) -> Verdict:
+    """Say what the coordinator learned, against what a guess without gradients gives."""
+    attack = summary.attack
+    found = _rebuilt(summary) or _labels_alone(summary) or _inner_layer(summary)
+    if found is None:
+        return _nothing_shown(summary)
+    state, sentence = found
+    warning = untested(summary)
+    label = "defence not tested for real" if state == "guess" and warning else LABELS[state]
+    if attack.ordered:
+        sentence += f" No batch tells {attack.ordered} of the samples apart: which is which was taken from the truth."
+    basis = f"Against `{attack.name}` alone: nothing is said of other attacks."
+    return Verdict("open" if state == "guess" and warning else state, label, sentence, basis)
+
+
+def untested(summary: Summary) -> str:
+    """Return why the result says nothing of a defence, if that is so."""
+    return next((str(report.warning) for report in summary.defence if report.warning), "")
+
+
+def leaks(attack: Attack) -> list[str]:
+    """Name the columns, slices and labels of which the attack knows more than a guess, those with the most first."""
+    columns = sorted(attack.columns, key=lambda column: -(column.best.gain or 0.0))
+    parties = sorted(attack.parties, key=lambda party: -(party.psnr or 0.0))
+    named = [column.in_words for column in columns if column.leaked]
+    named += [f"worker {party.worker}'s part: {party.in_words}" for party in parties if party.leaked]
+    return [*named, *([f"labels ({attack.labels.in_words})"] if attack.labels and attack.labels.leaked else [])]
+
+
+def _rebuilt(summary: Summary) -> tuple[State, str] | None:
+    """Judge images and rows."""
+    attack, samples = summary.attack, summary.samples or 0
+    if attack.share_30db is not None:
+        share, what = attack.share_30db, "images (30 dB or better)"
+        beyond = share > 0 or is_beyond(attack.psnr_mean, attack.psnr_baseline, MARGIN_DB)
+        beyond = beyond or is_beyond(attack.ssim_mean, attack.ssim_baseline, MARGIN_SSIM)
+    elif attack.share_exact is not None:
+        share, what, beyond = attack.share_exact, "rows exactly", bool(attack.exact and attack.exact.leaked)
+    else:
+        return None
+    known = leaks(attack)
+    count, gradients = round(share * samples), f"{summary.rounds} rounds of gradients"
+    sentence = f"The coordinator rebuilt {count} of {samples} {what} from {gradients}"
+    if beyond and share >= 0.5:
+        return "leaked", f"{sentence}."
+    if known:
+        return "partly", f"{sentence}, and knows these better than a guess: {listed(known)}."
+    if beyond:
+        return "partly", f"{sentence}{'' if count else ', and knows them better than a guess'}."
+    return "guess", f"{sentence}, and knows no more of them than a guess."
+
+
+def _labels_alone(summary: Summary) -> tuple[State, str] | None:
+    labels = summary.attack.labels
+    if labels is None:
+        return None
+    sentence = f"The coordinator read the labels from {summary.rounds} rounds of gradients: {labels.in_words}."
+    return _by_gain(labels), sentence
+
+
+def _by_gain(found: Right) -> State:
+    """Call it leaked if at least half of what a guess leaves open is known."""
+    if not found.leaked:
+        return "guess"
+    return "leaked" if 2 * (found.gain or 0.0) >= 1 - (found.guess or 0.0) else "partly"
+
+
+def _inner_layer(summary: Summary) -> tuple[State, str] | None:
+    error, guess = summary.attack.representation_error, summary.attack.representation_baseline
+    if error is None:
+        return None
+    sentence = (
+        f"The coordinator knows what enters every worker's first fully connected layer, to a relative error of "
+        f"{error:.1e} (median{'' if guess is None else f'; guessing the mean: {guess:.1e}'}), "
+        f"from {summary.rounds} rounds of gradients."
+    )
+    return "leaked" if error < 0.1 else "partly" if error < 0.9 * (guess or 1.0) else "guess", sentence
+
+
+def _nothing_shown(summary: Summary) -> Verdict:
+    attack = summary.attack
+    if attack.used:
+        return Verdict("open", "not scored", "The attack's result is not scored: there is no ground truth here.")
+    if attack.name == "none":
+        return Verdict("open", "no attack" if summary.complete else "not finished", "No attack was run.")
+    why = str(attack.notes[0] if attack.notes else summary.ended).rstrip(".")
+    because = "" if why == "complete" else f": {why}"
+    return Verdict(
+        "open",
+        "no result" if summary.complete else "not finished",
+        f"The attack `{attack.name}` came to no result{because}. That says nothing about safety.",
+    )
+
+
+def listed(names: list[str]) -> str:
+    """Name the first few, and count the others."""
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
