@@ -76,12 +76,8 @@ def console_line(text: str) -> None:
 
 
 def _load(source: Path | None, samples: int) -> Data:
-    section = (
-        PluginSection(name="photos", samples=samples)
-        if source is None
-        else PluginSection.model_validate({"name": "npz", "path": str(source), "samples": samples, "test_samples": 0})
-    )
-    return datasets.build(section).load()
+    own = {"name": "photos"} if source is None else {"name": "npz", "path": str(source), "test_samples": 0}
+    return datasets.build(PluginSection.model_validate({**own, "samples": samples})).load()
 
 
 def _measure(data: Data, epochs: int) -> dict[str, Any]:
@@ -104,19 +100,9 @@ def _measure(data: Data, epochs: int) -> dict[str, Any]:
 
 def _cafe_section(colour: bool) -> PluginSection:
     """Return the paper's algorithm for images: rates scaled to the batch, no second derivatives, Table 9's xi."""
-    return PluginSection.model_validate(
-        {
-            "name": "cafe",
-            "optimiser_one": "scaled_sgd",
-            "optimiser_two": "scaled_sgd",
-            "lr_one": 1.0,
-            "lr_two": 1.0,
-            "lr_three": 0.05 if colour else 0.1,
-            "final_three": 0.02,
-            "alpha": 0.0,
-            "xi": 90.0 if colour else 25.0,
-        }
-    )
+    scaled = {"optimiser_one": "scaled_sgd", "optimiser_two": "scaled_sgd", "lr_one": 1.0, "lr_two": 1.0}
+    three = {"lr_three": 0.05 if colour else 0.1, "final_three": 0.02, "alpha": 0.0, "xi": 90.0 if colour else 25.0}
+    return PluginSection.model_validate({"name": "cafe", **scaled, **three})
 
 
 def _beside_paper(data: Data, batch_size: int, rounds: int) -> list[dict[str, Any]]:
@@ -173,17 +159,8 @@ def _show_race(results: list[dict[str, Any]], samples: int, batch_size: int) -> 
 
 def _setting(data: Data, batch_size: int, schedule: str, rounds: int) -> Setting:
     """Return the paper's network on these images, frozen, seed 0."""
-    return Setting(
-        model=PluginSection(name="cafe_cnn"),
-        boxes=tuple(partition(data.sample_shape, WORKERS)),
-        classes=data.classes,
-        samples=len(data.x),
-        batch_size=batch_size,
-        schedule=schedule,
-        rounds=rounds,
-        frozen=True,
-        seed=0,
-    )
+    model, boxes = PluginSection(name="cafe_cnn"), tuple(partition(data.sample_shape, WORKERS))
+    return Setting(model, boxes, data.classes, len(data.x), batch_size, schedule, rounds, frozen=True, seed=0)
 
 
 def _score(recovery: Recovery, setting: Setting, data: Data) -> dict[str, Any] | None:

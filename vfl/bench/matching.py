@@ -90,33 +90,27 @@ def sides(case: MatchingCase) -> Sides:
     uploaded = [observation.gradients for observation in seen]
     guess = [torch.rand(count, *box.shape, generator=random) for box in boxes]
     logits = torch.randn(count, CLASSES, generator=random)
-    device = Engine(setting).device
+    engine = Engine(setting)
+    device = engine.device
     guess, logits = [one.to(device) for one in guess], logits.to(device)
     return Sides(
-        _engine_side(setting, uploaded, seen[0].parameters, guess=guess, logits=logits, each=bool(case.singles)),
+        _engine_side(engine, uploaded, seen[0].parameters, [*guess, logits]),
         _loop_side(Oracle(setting, seen[0].parameters, device), uploaded, guess, logits),
         _loop_side(Plain(setting, seen[0].parameters, device), uploaded, guess, logits),
     )
 
 
 def _engine_side(
-    setting: Setting,
-    gradients: Sequence[ModelTensors],
-    parameters: ModelTensors,
-    *,
-    guess: Sequence[Tensor],
-    logits: Tensor,
-    each: bool,
+    engine: Engine, gradients: Sequence[ModelTensors], parameters: ModelTensors, guess: Sequence[Tensor]
 ) -> Callable[[], list[Tensor]]:
-    engine = Engine(setting)
-    flat = engine.flat(parameters)
+    """Guess slices and, last, logits; gradients of more than one round are of a sample each."""
+    flat, rows = engine.flat(parameters), len(gradients)
     stacked = zip(*(engine.flat(one) for one in gradients), strict=True)
     targets = Targets.of([torch.stack(rows).flatten(1) for rows in stacked], depths(engine))
-    run = engine.guess_each if each else engine.guess
-    rows = len(gradients)
+    run = engine.guess_each if rows > 1 else engine.guess
 
     def step() -> list[Tensor]:
-        leaves = [*(one.detach().requires_grad_() for one in guess), logits.detach().requires_grad_()]
+        leaves = [one.detach().requires_grad_() for one in guess]
         found = run(flat, leaves[:-1], leaves[-1].softmax(1))
         value = squared([gradient.reshape(rows, -1) for gradient in found.gradients], targets)
         return list(torch.autograd.grad(value.sum(), leaves))

@@ -51,26 +51,30 @@ class LinearTop(nn.Module):
         return logits
 
 
-class FactoryBottom(SplitModel):
-    """A bottom model from `factory(shape, …)`; one dense layer on top."""
+class Factory(SplitModel):
+    """A part of a model from a function, whose further parameters are options."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
     factory: ClassVar[Callable[..., nn.Module]]
+
+    def _made(self, *given: Any) -> nn.Module:
+        return type(self).factory(*given, **{name: getattr(self, name) for name in type(self).model_fields})
+
+
+class FactoryBottom(Factory):
+    """A bottom model from `factory(shape, …)`; one dense layer on top."""
 
     def bottom(self, shape: Shape) -> nn.Module:
         """Let the factory build it."""
-        return type(self).factory(shape, **_options(self))
+        return self._made(shape)
 
 
-class FactoryTop(SplitModel):
+class FactoryTop(Factory):
     """A top model from `factory(widths, classes, …)`."""
-
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-    factory: ClassVar[Callable[..., nn.Module]]
 
     def top(self, widths: Sequence[int], classes: int) -> nn.Module:
         """Let the factory build it."""
-        return type(self).factory(widths, classes, **_options(self))
+        return self._made(widths, classes)
 
 
 def bottom_factory(name: str, factory: Callable[..., Any]) -> type[SplitModel]:
@@ -132,7 +136,3 @@ def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
         return get_type_hints(factory.__init__ if isinstance(factory, type) else factory)  # type: ignore[misc]
     except Exception:  # an annotation may be any expression, evaluated here for the first time
         return {}
-
-
-def _options(plugin: SplitModel) -> dict[str, Any]:
-    return {name: getattr(plugin, name) for name in type(plugin).model_fields}

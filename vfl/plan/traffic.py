@@ -75,13 +75,9 @@ class _Count:
             sum(_padded(tensor.numel() * tensor.element_size()) for tensor in tensors.values()) for tensors in uploads
         ]
         start = Start(
-            run_id=RUN_ID,
-            workers=self._workers,
-            label_holder=self._holder,
-            label_holder_address=ADDRESS,
-            classes=setting.classes,
-            output_widths=widths,
-        )
+            run_id=RUN_ID, workers=self._workers, label_holder=self._holder, label_holder_address=ADDRESS,
+            classes=setting.classes, output_widths=widths,
+        )  # fmt: skip
         welcome = Welcome(session=SESSION, protocol_version=PROTOCOL_VERSION)
         self.up = self.peer = 0
         self.down = self._workers * (_size(Order(welcome=welcome)) + _size(Order(start=start)))

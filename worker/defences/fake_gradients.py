@@ -65,7 +65,6 @@ class _Faker:
         self._redraws = 0
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
-        """Return the fake gradients."""
         odd = [1 if self._options.zeros == "ordered" else 2 * played.draws.integer(27) + 1 for _ in gradients]
         tensors = [_Ranked(one, self._options, shuffle) for one, shuffle in zip(gradients.values(), odd, strict=True)]
         curves = self._nearest(tensors, played)

@@ -68,9 +68,7 @@ class _Mapped:
         return self._permutation[1][named]
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:  # noqa: ARG002
-        """Return the gradients as they are."""
         return gradients
 
     def report(self) -> dict[str, Any]:
-        """Return the policy."""
         return {"policy": self._policy}

@@ -52,7 +52,6 @@ class _Pruner:
         return {**gradients, name: without(weight, r, pruned)}
 
     def report(self) -> dict[str, Any]:
-        """Return which layer was pruned."""
         return {"layer": self._layer.name if self._layer else None, "mask": self._options.mask}
 
     def _look(self, layer: FullyConnected, played: Played) -> tuple[Tensor, Tensor]:
