@@ -1,11 +1,14 @@
-"""The parts of the paper's attack: its steps against least squares, its optimisers against torch's, its phases."""
+"""The parts of the paper's attack: its steps against least squares and autograd, its optimisers, its phases."""
 
 import pytest
 import torch
 
+from attacker.cafe import Cafe
 from attacker.cafe.steps import (
+    DataObjective,
     Phases,
     RowSGD,
+    Weights,
     cosine_decay,
     inputs_objective,
     outputs_objective,
@@ -15,9 +18,10 @@ from attacker.cafe.steps import (
 )
 from attacker.interface import silent
 from attacker.least_squares import LeastSquares
-from tests.attacker.cafe_support import KACZMARZ, attacked, error, seen, setting_for, table, whole
+from tests.attacker.cafe_support import CNN, KACZMARZ, attacked, error, images, seen, setting_for, table, whole
 from vfl.maths.adam import RowAdam
 from vfl.maths.least_squares import pseudo_inverse
+from vfl.models.whole import known_model, state_dict
 
 # Steps I and II
 
@@ -81,6 +85,74 @@ def test_objectives_have_autograds_gradients_and_curvature():
         assert found[0] == pytest.approx(float(loss.detach()), rel=1e-5)
         torch.testing.assert_close(found[1], gradient, rtol=1e-4, atol=1e-4)
         assert found[2] == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-4)
+
+
+# Step III
+
+
+def equation_nine(setting, observation, slices, scores, wanted, weights):
+    """Return the objective and its gradients for slices and label scores, in float64, from autograd alone."""
+    model = known_model(setting, observation.parameters).double()
+    x = [part.double().requires_grad_() for part in slices]
+    y = scores.double().requires_grad_()
+    inputs = []
+    for bottom in model.bottoms:
+        bottom.fc1.register_forward_hook(lambda _layer, given, _output: inputs.append(given[0]))
+    loss = -(y.softmax(1) * model(x).log_softmax(1)).sum(1).mean()
+    gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+    seen_gradients = state_dict(observation.gradients)
+    names = [name for name, _ in model.named_parameters()]
+    matched = sum((g - seen_gradients[name].double()).square().sum() for name, g in zip(names, gradients, strict=True))
+    varied = sum(part.diff(dim=dim).abs().sum() / len(part) for part in x for dim in (2, 3))
+    represented = sum((found - of.double()).square().sum() for found, of in zip(inputs, wanted, strict=True))
+    costly = float(varied.detach()) / len(x) > weights.xi
+    objective = weights.alpha * matched + weights.gamma * represented + weights.beta * varied * costly
+    found = torch.autograd.grad(objective, [*x, y])
+    return objective.detach(), found[:-1], found[-1]
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [Weights(0.3, 0.0, 0.0, 0.0), Weights(0.0, 0.7, 0.0, 0.0), Weights(0.0, 0.0, 0.2, 0.0)]
+    + [Weights(0.3, 0.7, 0.2, xi) for xi in (0.0, 1e6)],
+    ids=["gradients", "total variation", "representations", "all", "all, smooth enough"],
+)
+def test_equation_nine_has_autograds_gradients_term_by_term(weights):
+    x, y = images(6)
+    setting = setting_for(x, 3, 1, CNN)
+    (observation,) = seen(setting, x, y)
+    random = torch.Generator().manual_seed(1)
+    slices = [torch.rand(3, *box.shape, generator=random) for box in setting.boxes]
+    scores = torch.rand(3, setting.classes, generator=random)
+    wanted = [torch.rand(3, 128 * (box.shape[1] // 4) * (box.shape[2] // 4), generator=random) for box in setting.boxes]
+    moved = DataObjective(setting, ["fc1", "fc1"], weights)(observation, slices, scores, wanted)
+    objective, of_slices, of_scores = equation_nine(setting, observation, slices, scores, wanted, weights)
+    assert moved.objective == pytest.approx(float(objective), rel=1e-4)
+    for found, expected in zip(moved.slices, of_slices, strict=True):
+        assert expected.norm() > 0
+        assert error(found, expected) < 1e-3
+    if weights.alpha:
+        assert of_scores.norm() > 0
+        assert error(moved.labels, of_scores) < 1e-3
+    else:
+        assert moved.labels is None
+
+
+def test_step_three_weighs_its_terms_as_the_options_say_and_slows_down_to_final_three():
+    x, y = images(4)
+    setting = setting_for(x, 2, 2, CNN, schedule="epochs")
+    weights = {"alpha": 0.5, "beta": 0.03, "gamma": 0.07, "xi": 0.0}
+    attack = Cafe(shares=(0, 0, 1), lr_three=0.01, final_three=0.2, **weights).start(setting)
+    # each sample is drawn once, and Adam's first step is as long as its rate; half way that is between 1 and 0.2
+    for observation, rate in zip(seen(setting, x, y), (0.01, 0.006), strict=True):
+        rows = observation.indices
+        before, scores = [part[rows] for part in attack.x], attack.y[rows]
+        attack.observe(observation)
+        wanted = [part[rows] for part in attack.h]
+        objective, *_ = equation_nine(setting, observation, before, scores, wanted, Weights(**weights))
+        assert attack.objectives[2] == pytest.approx(float(objective), rel=1e-4)
+        steps = torch.stack([(part[rows] - was).abs().max() for part, was in zip(attack.x, before, strict=True)])
+        assert steps.tolist() == pytest.approx([rate] * 2, rel=1e-3)
 
 
 # Optimisers

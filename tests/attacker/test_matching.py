@@ -19,6 +19,7 @@ from vfl.local.one_process import observations
 from vfl.maths.metrics import psnr
 from vfl.models import build_bottom
 from vfl.models.batch_norm import FixedBatchNorm
+from vfl.models.whole import first_model
 from vfl.observation import ModelTensors, Observation
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import assemble
@@ -111,15 +112,40 @@ def test_several_seeds_agree_on_a_sample():
 
 def test_restarts_never_make_the_objective_worse():
     x, y = images(2, 13)
-    setting = setting_for(x, 2)
-    running = attacks.build(PluginSection(name="dlg", restarts=3, iterations=5)).start(setting)
-    for observation in observations(setting, x, y, TrainingConfig()):
-        running.observe(observation)
-    (component,) = components(running._collector.problems(), running._engine, frozen=True)
-    search = _Search(component, running._recipe, setting, running._engine, torch.Generator().manual_seed(0))
+    search = searched("dlg", setting_for(x, 2), x, y, restarts=3, iterations=5)
     values, _ = search.evaluate(search.start)
     assert len(values.flatten().unique()) == 3
     assert search.solution(search.start).values == values.min()
+
+
+def searched(attack: str, setting, x: Tensor, y: Tensor, **options) -> _Search:
+    """The search of a rival before its first step."""
+    running = attacks.build(PluginSection(name=attack, **options)).start(setting)
+    for observation in observations(setting, x, y, TrainingConfig()):
+        running.observe(observation)
+    (component,) = components(running._collector.problems(), running._engine, frozen=True)
+    return _Search(component, running._recipe, setting, running._engine, torch.Generator().manual_seed(0))
+
+
+def test_gradient_leakage_is_idlg_and_alpha_times_the_label_term():
+    x, y = images(3, 20)
+    setting = setting_for(x, 1)
+    idlg, ours = searched("idlg", setting, x, y), searched("gradient_leakage", setting, x, y, alpha=0.5)
+    assert torch.equal(idlg.start, ours.start)
+    slices = [box.cut(ours.start.reshape(x.shape)) for box in setting.boxes]
+    predicted = first_model(setting)(slices).softmax(1).detach()
+    # the samples are in the order of their rounds
+    drawn = torch.cat([o.indices for o in observations(setting, x, y, TrainingConfig())])
+    distance = (predicted - one_hot(y[drawn], CLASSES)).square().sum(1)
+    added = ours.evaluate(ours.start)[0] - idlg.evaluate(idlg.start)[0]
+    torch.testing.assert_close(added[0], 0.5 * distance, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("attack", ["cosine", "gc"])
+def test_rivals_that_keep_pixels_in_range_do_so_at_every_step(attack):
+    x, y = images(2, 21)
+    recovery = attacked(attack, setting_for(x, 1), x, y, iterations=2, lr=0.7)
+    assert all(part.min() == 0 and part.max() == 1 for part in recovery.slices)
 
 
 # Batch norm

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from attacker.matching.components import depths
-from attacker.matching.engine import Engine
+from attacker.matching.engine import Engine, Guess
 from attacker.matching.objectives import GaussianKernel, Targets, cosine, squared
 from attacker.matching.optimisers import make
-from attacker.matching.regularisers import Situation, group_consistency, total_variation
+from attacker.matching.regularisers import Situation, group_consistency, label_fit, total_variation
 from tests.attacker.matching_support import CLASSES, NORMED, images, setting_for
 from vfl.bench.matching import MatchingCase, sides
 from vfl.local.one_process import observations
@@ -102,6 +102,13 @@ def test_total_variation_and_consistency_are_told_problem_by_problem():
     assert torch.allclose(total_variation(situation), torch.tensor([0.0, 1.0]))
     assert torch.allclose(group_consistency(situation), torch.tensor([0.0, (steep - 0.3).square().mean()]))
     assert total_variation(replace(situation, x=torch.rand(2, 9))).tolist() == [0, 0]
+
+
+def test_the_label_term_is_the_squared_distance_of_the_prediction_from_the_label():
+    logits = torch.tensor([[3.0, 3.0], [0.0, 0.0], [50.0, 0.0], [50.0, 0.0]])
+    targets = one_hot(torch.tensor([0, 0, 0, 1]), 2).float()
+    guess = Guess(torch.zeros(()), gradients=(), representations=(), logits=logits)
+    assert label_fit(Situation(torch.zeros(4, 1), targets, guess, problems=2)).tolist() == [0.5, 1.0]
 
 
 def rosenbrock(x: Tensor) -> Tensor:

@@ -166,14 +166,23 @@ def test_plain_text_may_not_leave_it(address):
         refuse_plain(address, "--listen")
 
 
-def test_a_worker_s_number_of_thousands_of_digits_is_no_role():
+def test_a_certificate_has_one_role_or_none_and_numbers_are_short():
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, "worker")])
     now = datetime.datetime.now(datetime.UTC)
-    for digits, role in (("7", worker_role(7)), ("9" * 5000, None)):
+    for named, role in (
+        (["worker:7"], worker_role(7)),
+        (["coordinator"], COORDINATOR),
+        (["worker:" + "9" * 5000], None),
+        (["worker:0", "worker:1"], None),
+        (["coordinator", "worker:1"], None),
+        (["worker:1", "coordinator"], None),
+        ([], None),
+    ):
         builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
-        urn = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"urn:cafe:worker:{digits}")])
-        assert role_of(builder.add_extension(urn, critical=False).sign(key, hashes.SHA256())) == role
+        urns = [x509.UniformResourceIdentifier(uri) for uri in ("urn:other", *(f"urn:cafe:{one}" for one in named))]
+        extension = x509.SubjectAlternativeName(urns)
+        assert role_of(builder.add_extension(extension, critical=False).sign(key, hashes.SHA256())) == role
 
 
 def test_a_certificate_of_an_unknown_version_or_with_an_extension_twice_is_refused_or_nobodys(made, tmp_path):

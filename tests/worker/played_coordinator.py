@@ -111,8 +111,8 @@ class Line:
         for chunk in chunks(tensors.values()):
             self.send(Order(chunk=chunk))
 
-    def round(self, number):
-        play = Round(round=number, purpose=Purpose.PURPOSE_TRAIN, parameters_version=1, indices=range(4))
+    def round(self, number, version=1):
+        play = Round(round=number, purpose=Purpose.PURPOSE_TRAIN, parameters_version=version, indices=range(4))
         self.send(Order(round=play))
 
     def end(self):

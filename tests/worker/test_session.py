@@ -10,14 +10,16 @@ import pytest
 import torch
 
 from protos.codec import announce
-from protos.coordinator_pb2 import Order
+from protos.coordinator_pb2 import Order, Start
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.tensors_pb2 import Chunk
 from tests.support import small_config
 from tests.worker.played_coordinator import Played
+from vfl.datasets.slices import load_data, slice_for
 from vfl.errors import RunFailedError
 from vfl.net.tls import worker_role
 from worker import session
+from worker.checks import check_start
 from worker.exchange import Peer, WorkerServer
 from worker.rendezvous import Rendezvous
 
@@ -155,3 +157,83 @@ def test_a_second_worker_of_a_number_hears_of_it_when_a_loss_would_have_been_not
     with pytest.raises(RunFailedError, match="refused worker 1: give each its own --id"):
         played.worker(1).result(60)
     assert "give each its own --id; trying again for" in capfd.readouterr().err
+
+
+DP = {"name": "dp", "noise_multiplier": 1.0, "batches": "known"}
+
+
+@pytest.mark.parametrize(("defence", "generation"), [({"name": "breaker"}, 1), (DP, 1), (DP, 0)])
+def test_a_restarted_worker_whose_defence_keeps_count_withholds_its_uploads(play, defence, generation):
+    played = play(federation={"kind": "horizontal"}, defence=defence)
+    worker = played.worker(1)
+    line = played.joined(generation)
+    line.start("run")
+    line.round(1)
+    header, gradients = played.uploads.get(timeout=30)
+    assert ("it was restarted" in header.withheld) == (not gradients) == bool(generation)
+    line.end()
+    worker.result(30)
+
+
+def test_a_round_for_parameters_that_did_not_come_is_not_played(play, monkeypatch):
+    monkeypatch.setattr(session.Link, "failure_within", lambda _link, _seconds: None)
+    played = play(federation={"kind": "horizontal"})
+    worker = played.worker(1)
+    line = played.joined()
+    line.start("run")
+    line.round(1, version=2)
+    line.end()
+    with pytest.raises(RunFailedError, match="round 1 wants parameters 2, here are 1"):
+        worker.result(30)
+    assert played.uploads.empty()
+
+
+def test_orders_from_before_a_newer_start_are_not_followed(play, monkeypatch):
+    begun, newer, played_rounds = threading.Event(), threading.Event(), []
+    train, supersede = session.Trainer.train, session.Session._supersede
+
+    def slowly(trainer, number, indices):
+        played_rounds.append(number)
+        begun.set()
+        assert newer.wait(30)
+        return train(trainer, number, indices)
+
+    def noticed(worker, run_id):
+        supersede(worker, run_id)
+        if run_id == "second":
+            newer.set()
+
+    monkeypatch.setattr(session.Trainer, "train", slowly)
+    monkeypatch.setattr(session.Session, "_supersede", noticed)
+    played = play(federation={"kind": "horizontal"})
+    worker = played.worker(1)
+    line = played.joined()
+    line.start("first")
+    for number in (1, 2):
+        line.round(number)
+    assert begun.wait(30)
+    line.start("second")
+    line.round(1)
+    line.end()
+    worker.result(30)
+    assert played_rounds == [1, 1]  # the second of the first start is out of date
+    header, _ = played.uploads.get_nowait()
+    assert (header.run_id, header.round) == ("second", 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"label_holder": 1}, "says 2 workers and label holder 1, the config here 2 and 0"),
+        ({"workers": 3}, "says 3 workers and label holder 0, the config here 2 and 0"),
+        ({"classes": 9}, "says 9 classes, the labels here have 10"),
+        ({"output_widths": [8]}, "outputs fit no model of 2 workers"),
+    ],
+)
+def test_a_start_of_another_federation_is_refused(change, words):
+    config = small_config(federation={"workers": 2, "batch_size": 4})
+    data = slice_for(load_data(config), config, 0)
+    right = {"run_id": "run", "workers": 2, "label_holder": 0, "classes": 10, "output_widths": [8, 8]}
+    check_start(Start(**right), config, data)
+    with pytest.raises(RunFailedError, match=words):
+        check_start(Start(**{**right, **change}), config, data)
