@@ -124,7 +124,7 @@ def searched(attack: str, setting, x: Tensor, y: Tensor, **options) -> _Search:
     for observation in observations(setting, x, y, TrainingConfig()):
         running.observe(observation)
     (component,) = components(running._collector.problems(), running._engine, frozen=True)
-    return _Search(component, running._recipe, setting, running._engine, torch.Generator().manual_seed(0))
+    return _Search(component, running._recipe, setting, running._engine, random=torch.Generator().manual_seed(0))
 
 
 def test_gradient_leakage_is_idlg_and_alpha_times_the_label_term():
