@@ -15,6 +15,7 @@ from vfl.models.stem import dense_functions, stem
 from vfl.observation import Setting
 from vfl.partition import Shape
 
+NOT_RECOVERED = "their gradients are zero, or these rounds do not tell them from other samples'; more rounds may"
 ALTERED = 1e-3
 """A median certificate above this is not rounding: a worker changed its gradients."""
 
@@ -24,10 +25,11 @@ def notes_on_gradients(cells: Sequence[Cell], certificates: Tensor, noisy: bool,
     notes = []
     several = [cell for cell in cells if len(cell.samples) > 1]
     if several:
-        notes.append(f"{sum(len(c.samples) for c in several)} samples are in {len(several)} cells that no batch parts.")
+        count = sum(len(cell.samples) for cell in several)
+        notes.append(f"{count} samples always come in the same batches as another: which is which is not known.")
     lost = certificates.isnan()
     if bool(lost.any()):
-        notes.append(f"Nothing leaked, or nothing could be parted, for {int(lost.sum())} of {lost.numel()} slices.")
+        notes.append(f"{int(lost.sum())} of {lost.numel()} slices were not recovered: {NOT_RECOVERED}.")
     alone = certificates[[cell.samples[0] for cell in cells if len(cell.samples) == 1]]
     if noisy or bool(alone.nanmedian() > ALTERED):
         notes.append("The gradients look altered: their residuals are far above rounding (a defence?).")

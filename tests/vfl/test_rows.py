@@ -81,6 +81,7 @@ def test_what_is_unknown_is_neither_right_nor_wrong_and_loses_nothing_to_a_guess
     lost = score_columns(data, [], torch.full_like(x, torch.nan))
     assert [(column.exact.right, column.exact.unknown, column.exact.gain) for column in lost] == [(0, 1, 0)] * 3
     assert not any(column.leaked for column in lost)
+    assert score_columns(data, [], torch.zeros_like(x))[0].exact.unknown == 1  # no category stands out
 
 
 def test_chance_is_no_leak():

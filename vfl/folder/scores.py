@@ -100,11 +100,13 @@ class PartyScore(Part):
         return ", ".join(scores)
 
     @property
-    def leaked(self) -> bool:
-        """Whether the attack knows more of its images than their mean."""
-        return is_beyond(self.psnr, self.psnr_baseline, MARGIN_DB) or is_beyond(
-            self.ssim, self.ssim_baseline, MARGIN_SSIM
-        )
+    def leak(self) -> str:
+        """Say what the attack knows of its images beyond their mean, if it does."""
+        if is_beyond(self.psnr, self.psnr_baseline, MARGIN_DB):
+            return f"worker {self.worker}'s part ({self.psnr:.1f} dB, guessing {self.psnr_baseline:.1f})"
+        if is_beyond(self.ssim, self.ssim_baseline, MARGIN_SSIM):
+            return f"worker {self.worker}'s part (SSIM {self.ssim:.3f}, guessing {self.ssim_baseline:.3f})"
+        return ""
 
 
 def is_beyond(value: float | None, guess: float | None, margin: float) -> bool:

@@ -50,7 +50,7 @@ def leaks(attack: Attack) -> list[str]:
     columns = sorted(attack.columns, key=lambda column: -(column.best.gain or 0.0))
     parties = sorted(attack.parties, key=lambda party: -(party.psnr or 0.0))
     named = [column.in_words for column in columns if column.leaked]
-    named += [f"worker {party.worker}'s part: {party.in_words}" for party in parties if party.leaked]
+    named += [party.leak for party in parties if party.leak]
     return [*named, *([f"labels ({attack.labels.in_words})"] if attack.labels and attack.labels.leaked else [])]
 
 

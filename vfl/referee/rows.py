@@ -42,6 +42,7 @@ def score_columns(data: Data, boxes: Sequence[Box], x: Tensor) -> list[ColumnSco
         known = found.isfinite().all(1)
         if column.kind == "category":
             names = real.argmax(1)
+            known &= found.amax(1) > found.amin(1) if column.width > 1 else True  # none stands out: it is unknown
             exact = beside_guess(found.argmax(1) == names, names == names.mode().values, known)
             scores.append(ColumnScore(**about, accuracy=exact.right, exact=exact))
         else:

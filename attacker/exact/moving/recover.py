@@ -10,6 +10,7 @@ from attacker.exact.choice import LEAST, Choice
 from attacker.exact.moving.correct import Where, lengths_and_v
 from attacker.exact.moving.pursuit import Followed, Pursuit
 from attacker.exact.moving.trail import Trails
+from attacker.exact.notes import NOT_RECOVERED
 from attacker.exact.step_three import unfinished
 from attacker.exact.steps12.cells import Cell, cells_of
 from attacker.exact.steps12.factors import Factors
@@ -106,7 +107,7 @@ def _notes(trails: Trails, certificates: Tensor, together: int) -> list[str]:
         )
     lost = int(certificates.isnan().sum())
     if lost:
-        notes.append(f"Nothing leaked, or nothing could be parted, for {lost} of {certificates.numel()} slices.")
+        notes.append(f"{lost} of {certificates.numel()} slices were not recovered: {NOT_RECOVERED}.")
     wrong = int((certificates > UNSURE).sum())
     if wrong:
         notes.append(f"{wrong} slices have a certificate above {UNSURE:g} and are not to be trusted.")

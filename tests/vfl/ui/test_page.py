@@ -161,6 +161,8 @@ def test_in_the_end_the_numbers_are_those_of_the_summary(watched, run):
     assert page.inner_text("#accuracy") == f"test accuracy {summary['train']['test_accuracy']:.1%}"
     rebuilt = round(attack["share_30db"] * 40)
     assert page.inner_text("#verdict").startswith(f"The coordinator rebuilt {rebuilt} of 40 images")
+    assert page.inner_text("#level").lower() in ("leaked", "partly leaked", "no more than a guess")
+    assert page.inner_text("#basis").startswith("Against `")
     names, values = (page.locator(f"#scores {part}").all_inner_texts() for part in ("dt", "dd"))
     scores = dict(zip(names, values, strict=True))
     assert scores == {
@@ -171,6 +173,7 @@ def test_in_the_end_the_numbers_are_those_of_the_summary(watched, run):
         "worst": f"{attack['psnr_min']:.1f} dB",
         "guessing the mean image": f"{attack['psnr_baseline']:.1f} dB",
         "SSIM, mean": f"{attack['ssim_mean']:.4f}",
+        "SSIM of the mean image": f"{attack['ssim_baseline']:.4f}",
         "30 dB or better": f"{attack['share_30db']:.1%}",
     }
     assert page.is_hidden("#controls")
