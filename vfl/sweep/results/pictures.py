@@ -85,7 +85,8 @@ def _paint(axes: Axes, at: tuple[int, int], entry: Place, scale: ScalarMappable)
         return
     colour = scale.to_rgba(np.array([entry.value]))[0]
     axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, linewidth=0))
-    axes.text(*at, entry.text, ha="center", va="center", color="black" if is_bright(colour) else "white")
+    text = entry.text.replace(" ±", "\n±")  # an interval below its mean: a column is narrow
+    axes.text(*at, text, ha="center", va="center", color="black" if is_bright(colour) else "white")
 
 
 def _label(axes: Axes, name: str, table: Table) -> None:
