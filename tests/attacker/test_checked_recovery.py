@@ -15,6 +15,7 @@ from tests.attacker.test_harness import SAMPLES, case_of, each_attack, rounds_of
 from vfl.errors import CafeError, RunFailedError
 from vfl.observation import Observation
 from vfl.registry import PluginSection
+from vfl.topology import Topology
 
 SHAPE = (SAMPLES, 1, 4, 4)
 """Of what each of the four workers holds."""
@@ -155,7 +156,7 @@ def test_an_estimate_on_the_way_need_not_be_detached_either():
 
 def test_in_a_horizontal_federation_each_workers_own_samples_count():
     setting = setting_of("exact")
-    whole = {"boxes": setting.boxes[:1], "shares": (2, 4)}
+    whole = {"boxes": setting.boxes[:1], "topology": Topology(2, kind="horizontal", shares=(2, 4))}
     with pytest.raises(RunFailedError, match=r":Returning failed in recover: slices must have .* 1 workers, not 4"):
         returned("unknown", **whole)
     with pytest.raises(RunFailedError, match=r"slices\[0\] must be .* shape \(2, 1, 4, 4\), .* shape \(6, 1, 4, 4\)"):

@@ -51,8 +51,8 @@ from vfl.doctor.main import examine_setup
 from vfl.doctor.party import Setup
 
 file, release, ahead, *tls = sys.argv[1:]
-ours = party._versions()
-party._versions = lambda: ours | {"cafe-vfl": release}
+ours = party.installed()
+party.installed = lambda: ours | {"cafe-vfl": release}
 clock = lambda: time.time() + float(ahead)
 folder = Path(tls[0]) if tls else None
 examine_setup(Setup(load_config(Path(file)), "127.0.0.1:0", tls=folder, wait=True, clock=clock))
