@@ -172,7 +172,7 @@ def test_the_live_page_is_this_machines_alone_and_wants_its_token(config, tmp_pa
         assert bound == [{"HostIp": "127.0.0.1", "HostPort": port}]
         wait_for(lambda: status(page) is not None)
         assert (status(page), status(page + token)) == (403, 303)
-        shipped = "from ui.app import STATIC; print((STATIC / 'vendor' / 'uPlot.iife.min.js').is_file())"
+        shipped = "from vfl.ui.app import STATIC; print((STATIC / 'vendor' / 'uPlot.iife.min.js').is_file())"
         assert composed.call("server", "python", "-c", shipped).stdout == "True\n"
 
 
