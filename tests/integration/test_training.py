@@ -198,10 +198,11 @@ def test_evaluations_need_test_samples(tmp_path):
 
 def test_the_model_in_the_docs_loads_as_they_say(tmp_path, monkeypatch):
     text = (ROOT / "docs" / "training.md").read_text()
-    code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     config = small_config(training={"lr": 0.1}, model={"name": "strided_cnn"})
     run_federation(config, load_data(config), tmp_path / "runs" / "digits")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(code, names)
+    for code in blocks:
+        exec(code, names)
     assert float(names["accuracy"]) == pytest.approx(train_of(tmp_path / "runs" / "digits")["test_accuracy"])
