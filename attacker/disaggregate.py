@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, overload
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from attacker.interface import Progress, silent
 from attacker.least_squares import undetermined
+from attacker.refusal import FROZEN, RefusalError
 from attacker.steady import unsteady
 from vfl.errors import UserError
 from vfl.maths.least_squares import pseudo_inverse
@@ -85,10 +86,9 @@ class Collector:
         self._most = None if disaggregate else rounds
         self._samples = setting.samples if samples is None else min(samples, setting.samples)
         if disaggregate:
-            problem = None if setting.frozen else "the parameters move; set training.lr to 0"
-            problem = problem or next(iter(unsteady(setting)), None) or undetermined(setting)
-            if problem:
-                raise UserError(f"attack {attack} with disaggregate: {problem}")
+            lack = FROZEN if not setting.frozen else next(iter(unsteady(setting)), None) or undetermined(setting)
+            if lack:
+                raise RefusalError(f"{attack} with disaggregate", lack)
         self._indices: list[Tensor] = []
         self.rounds: list[int] = []
         """The rounds that are kept."""
@@ -108,10 +108,8 @@ class Collector:
             self._parameters, self._gradients = _Shelf.like(observation.parameters), _Shelf.like(observation.gradients)
         if observation.version != self._last_version:
             if self._disaggregate and self._indices:
-                raise UserError(
-                    f"attack {self._attack} with disaggregate: the parameters changed before round "
-                    f"{observation.round}, and with them every sample's gradient; set training.lr to 0"
-                )
+                changed = replace(FROZEN, found=f"they changed before round {observation.round}")
+                raise RefusalError(f"{self._attack} with disaggregate", changed)
             self._parameters.put(observation.parameters)
             self._last_version = observation.version
         self._gradients.put(observation.gradients)

@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Protocol
 
+from attacker.refusal import Lack, RefusalError
 from vfl.observation import Observation, Setting
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
 
 __all__ = [
-    "Attack", "AttackPlugin", "Observation", "Progress", "Recovery", "Setting",
+    "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Recovery", "RefusalError", "Setting",
     "attacks", "share", "silent",
 ]  # fmt: skip
 
@@ -37,19 +38,28 @@ class AttackPlugin(Plugin):
     """An attack by name: its fields are its options."""
 
     def start(self, setting: Setting) -> Attack:
-        """Begin, or raise UserError with a sentence that says what the setting lacks."""
+        """Begin, or raise RefusalError with what the attack needs and the setting lacks."""
         raise NotImplementedError
 
 
-attacks: Registry[AttackPlugin] = Registry(
-    "attack",
-    AttackPlugin,
-    "cafe.attacks",
-    [
-        f"attacker.{name}"
-        for name in ("none", "least_squares", "exact", "adaptive", "cafe", "theory", "rgap", "matching.rivals")
-    ],
-)
+_OURS = ("least_squares", "exact", "adaptive", "cafe", "theory", "rgap", "matching.rivals")
+attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])
+
+
+@attacks.register("none")
+class NoAttack(AttackPlugin):
+    """Looks at nothing and recovers nothing."""
+
+    def start(self, setting: Setting) -> Attack:  # noqa: ARG002
+        """Begin: nothing is kept from round to round."""
+        return self
+
+    def observe(self, observation: Observation) -> None:
+        """Look away."""
+
+    def recover(self, progress: Progress) -> Recovery:  # noqa: ARG002
+        """Recover nothing."""
+        return Recovery(used=())
 
 
 def silent(step: str, done: int, total: int) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
+from attacker.refusal import FROZEN, Lack, RefusalError
 from attacker.steady import refuse_unsteady
 from vfl.errors import UserError
 from vfl.maths.least_squares import first_factor, pseudo_inverse
@@ -32,10 +33,10 @@ class LeastSquares(AttackPlugin):
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the schedule cannot determine the samples."""
         if not setting.frozen:
-            raise UserError("attack least_squares needs frozen parameters: set training.lr to 0")
-        problem = undetermined(setting)
-        if problem:
-            raise UserError(f"attack least_squares: {problem}")
+            raise RefusalError("least_squares", FROZEN)
+        lack = undetermined(setting)
+        if lack:
+            raise RefusalError("least_squares", lack)
         refuse_unsteady(setting, "least_squares")
         return _LeastSquares(setting, first_layers(setting, "least_squares"))
 
@@ -93,22 +94,23 @@ def leaks(inverse: Tensor, bias: Tensor, v: Tensor) -> Tensor:
     return leaked
 
 
-def undetermined(setting: Setting) -> str | None:
-    """Return why the planned batches cannot determine every sample, with what would; None when they can."""
+def undetermined(setting: Setting) -> Lack | None:
+    """Return what the planned batches lack to determine every sample; None when they can."""
     n, k = setting.samples, setting.batch_size
     if k >= n > 1:
-        return f"every batch holds all {n} samples, so nothing tells them apart; choose federation.batch_size below {n}"
+        return Lack("batches that differ", f"here every batch holds all {n} samples, so nothing tells them apart")
     if setting.schedule == "uniform":
-        return None if setting.rounds >= n else f"{n} samples need at least {n} rounds, the run has {setting.rounds}"
+        enough = setting.rounds >= n
+        return None if enough else Lack(f"at least {n} rounds for {n} samples", f"the run has {setting.rounds}")
     batches = math.ceil(n / k)
     epochs = setting.rounds / batches
     # The batches of an epoch all sum to the same, so each epoch after the first adds one less than its batches.
     needed = 1 if batches >= n else math.ceil((n - 1) / (batches - 1))
     if epochs >= needed:
         return None
-    return (
-        f"{n} samples in batches of {k} need {needed} epochs ({needed * batches} rounds), the run has {epochs:g}; "
-        f"set federation.epochs to {math.ceil(needed * 1.1)}"
+    return Lack(
+        f"{needed} epochs ({needed * batches} rounds) for {n} samples in batches of {k}, better a tenth more",
+        f"the run has {epochs:g} (federation.epochs)",
     )
 
 
@@ -120,10 +122,8 @@ def first_layers(setting: Setting, attack: str) -> list[FullyConnected]:
         layers = fully_connected(bottom, box.shape)
         if not layers or not layers[0].bias:
             what = "fully connected layer with a bias" if layers else "fully connected layer"
-            raise UserError(
-                f"attack {attack}: the model of worker {worker} begins with no {what}; use another model"
-                + written_otherwise(bottom, box.shape)
-            )
+            begins = f"that of worker {worker} begins with no {what}{written_otherwise(bottom, box.shape)}"
+            raise RefusalError(attack, Lack("models that begin with a fully connected layer with a bias", begins))
         found.append(layers[0])
     return found
 
@@ -131,7 +131,7 @@ def first_layers(setting: Setting, attack: str) -> list[FullyConnected]:
 def written_otherwise(bottom: nn.Module, shape: Shape) -> str:
     """Return the end of a sentence on a model without layers to attack: what of it is one, but not written as such."""
     found = dense_functions(bottom, None, shape)
-    return f"; {', '.join(found)} would be one if it were written as nn.Linear" if found else ""
+    return f" ({', '.join(found)} would be one if it were written as nn.Linear)" if found else ""
 
 
 def sketch_of(seed: int, worker: int, outputs: int) -> Tensor:

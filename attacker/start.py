@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from attacker.horizontal import Horizontal
-from attacker.interface import Attack, AttackPlugin, Observation, Progress, attacks, share
+from attacker.interface import Attack, AttackPlugin, Observation, Progress, RefusalError, attacks, share
 from vfl.cluster import leave
-from vfl.errors import RunFailedError
+from vfl.errors import CafeError, RunFailedError, UserError
 from vfl.maths.tensors import described
 from vfl.models.whole import first_model
 from vfl.observation import Setting
@@ -24,6 +24,41 @@ _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
 def start_attack(section: PluginSection, setting: Setting) -> Attack:
+    """Start an attack; the error of one that cannot run on this setting names those that can."""
+    try:
+        return _start(section, setting)
+    except RefusalError as refusal:
+        raise UserError(f"{refusal}. {_instead(section, setting)}") from None
+
+
+def refusal_of(section: PluginSection, setting: Setting) -> CafeError | None:
+    """Return why an attack would not start (a plug-in of another package may also fail in it); None if it would."""
+    try:
+        _start(section, setting)
+    except CafeError as error:
+        return error
+    return None
+
+
+def refusals(setting: Setting, *own: PluginSection) -> dict[str, CafeError | None]:
+    """Return of each attack that a config can name why it would not start; with default options, but for `own`."""
+    sections = {name: PluginSection(name=name) for name in attacks.names()} | {one.name: one for one in own}
+    return {name: refusal_of(section, setting) for name, section in sections.items() if name != "none"}
+
+
+def _instead(section: PluginSection, setting: Setting) -> str:
+    """Say what a refusal does not mean, and which attacks can run where this one cannot."""
+    able = [
+        f"{name} with its default options" if name == section.name else name
+        for name, refusal in refusals(setting).items()
+        if refusal is None
+    ]
+    if not able:
+        return "That says nothing about safety; no other attack can run here with its default options, either"
+    return f"That says nothing about safety; these attacks can run here (attack.name): {', '.join(able)}"
+
+
+def _start(section: PluginSection, setting: Setting) -> Attack:
     """Start an attack; in a horizontal federation one on each worker."""
     plugin = attacks.build(section)
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from vfl.errors import UserError
-from vfl.models.layers import representation
+from attacker.refusal import Lack, RefusalError
+from vfl.models.layers import evaluating, representation
 from vfl.models.whole import first_model
 from vfl.observation import Setting
 from vfl.partition import Shape
@@ -22,38 +22,41 @@ ROWS = torch.arange(2 * HALF)
 DIFFERENT = 1e-3
 """More than rounding, relative to the largest number."""
 
+ALONE = "gradients of a sample that do not depend on its batch"
+ALWAYS = "gradients of a sample that are the same each time"
+
 Run = Callable[[nn.Module, Tensor], Tensor]
 """Sends some samples, by their numbers, through a model."""
 
 
-def unsteady(setting: Setting) -> list[str]:
+def unsteady(setting: Setting) -> list[Lack]:
     """Return what the bottom models and the top model have of that, each thing once."""
     return [*batchwise(setting), *by_chance(setting)]
 
 
 def refuse_unsteady(setting: Setting, attack: str) -> None:
-    """Raise UserError with everything that makes gradients differ from round to round."""
-    problems = unsteady(setting)
-    if problems:
-        raise UserError(f"attack {attack}: " + "; ".join(problems))
+    """Raise RefusalError with everything that makes gradients differ from round to round."""
+    lacks = unsteady(setting)
+    if lacks:
+        raise RefusalError(attack, *lacks)
 
 
-def batchwise(setting: Setting) -> list[str]:
+def batchwise(setting: Setting) -> list[Lack]:
     """Return what makes a sample's gradient depend on its batch, or on the rounds before."""
     whole = first_model(setting)
     named = _once(_norms(whole.bottoms, "the model"), _norms(whole.top, "the top model"))
     if named or not _mixes(whole, _through(setting)):
         return named
-    return ["what the model makes of a sample depends on its batch; use a model in which it does not"]
+    return [Lack(ALONE, "what the model makes of a sample depends on its batch")]
 
 
-def by_chance(setting: Setting) -> list[str]:
+def by_chance(setting: Setting) -> list[Lack]:
     """Return what makes a sample's gradient differ each time."""
     whole = first_model(setting)
     named = _once(dropout(whole.bottoms, "the model"), dropout(whole.top, "the top model"))
     if named or not _varies(whole, _through(setting)):
         return named
-    return ["what the model makes of a sample differs each time (dropout, noise?); use a model in which it does not"]
+    return [Lack(ALWAYS, "what the model makes of a sample differs each time (dropout, noise?)")]
 
 
 def steady_input(model: nn.Module, layer: str, shape: Shape) -> bool:
@@ -62,31 +65,34 @@ def steady_input(model: nn.Module, layer: str, shape: Shape) -> bool:
     return not _varies(model, lambda model, rows: representation(model, layer, probes[rows]))
 
 
-def dropout(model: nn.Module, what: str) -> list[str]:
-    """Return a sentence for each module that leaves things out by chance."""
+def zeros_before(model: nn.Module, layer: str, shape: Shape) -> float:
+    """Return how many zeros a ReLU leaves in what flows into a layer, on average; none if there are negative values."""
+    with evaluating(model), torch.no_grad():
+        h = representation(model, layer, 2 * _probes(shape) - 0.5)
+    return float((h == 0).sum(dim=1).float().mean()) if bool((h >= 0).all()) else 0.0
+
+
+def dropout(model: nn.Module, what: str) -> list[Lack]:
+    """Return what is lacking for each module that leaves things out by chance."""
     return [
-        f"{what} has dropout, so a sample's gradient differs each time; use a model without it"
+        Lack(ALWAYS, f"{what} has dropout")
         for module in model.modules()
         if module.training and any(isinstance(module, kind) and getattr(module, key) for kind, key in CHANCE.items())
     ]
 
 
-def _norms(model: nn.Module, what: str) -> list[str]:
-    problems = []
+def _norms(model: nn.Module, what: str) -> list[Lack]:
+    lacks = []
     for module in model.modules():
         if not module.training:
             continue
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            problems.append(
-                f"{what} has batch norm in training mode, so a sample's gradient depends on its batch; "
-                f"use a model without it or in eval mode"
-            )
+            lacks.append(Lack(ALONE, f"{what} has batch norm in training mode"))
         if _spectral(module):
-            problems.append(
-                f"{what} has spectral norm in training mode, whose estimate moves in every round; "
-                f"use a model without it or in eval mode"
+            lacks.append(
+                Lack(ALWAYS, f"{what} has spectral norm in training mode, whose estimate moves in every round")
             )
-    return problems
+    return lacks
 
 
 def _spectral(module: nn.Module) -> bool:
@@ -94,8 +100,8 @@ def _spectral(module: nn.Module) -> bool:
     return old or isinstance(module, _SpectralNorm)
 
 
-def _once(*found: list[str]) -> list[str]:
-    return list(dict.fromkeys(sentence for some in found for sentence in some))
+def _once(*found: list[Lack]) -> list[Lack]:
+    return list(dict.fromkeys(lack for some in found for lack in some))
 
 
 def _through(setting: Setting) -> Run:

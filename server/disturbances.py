@@ -12,7 +12,6 @@ from vfl.folder.summary import Disturbance
 from vfl.limits import LONGEST_REASON, MOST_REASONS, MOST_TRIES
 
 T = TypeVar("T")
-
 SETTLE_SECONDS = 0.3
 """How long mending waits before it counts the workers: a lost one often shows as another's failed exchange first."""
 
@@ -97,15 +96,11 @@ class Disturbances:
 
     def __init__(self, patience: float, record: Record, say: Callable[[str], None]) -> None:
         self.patience, self._record, self._say = patience, record, say
-        self._happened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.happened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once something has gone wrong."""
         self._reasons: list[str] = []
         self._began = 0.0
         self._tries = 0
-
-    @property
-    def happened(self) -> "asyncio.Future[None]":
-        """Return what is done once something has gone wrong."""
-        return self._happened
 
     def left(self, member: Member) -> None:
         """Note that a worker was lost."""
@@ -121,18 +116,17 @@ class Disturbances:
         if what not in self._reasons and len(self._reasons) < MOST_REASONS:
             self._reasons.append(what)
             self._say(what)
-        if not self._happened.done():
-            self._happened.set_result(None)
+        if not self.happened.done():
+            self.happened.set_result(None)
 
     async def settle(self, missing: Callable[[], list[int]]) -> None:
         """Begin to mend: what has happened by now is dealt with, unless it has happened too often."""
         self._tries += 1
         if self._tries > MOST_TRIES:
-            raise RunFailedError(
-                f"round {self._record.rounds + 1} was begun anew {MOST_TRIES} times; {'; '.join(self._reasons)}"
-            )
+            anew = f"round {self._record.rounds + 1} was begun anew {MOST_TRIES} times"
+            raise RunFailedError(f"{anew}; {'; '.join(self._reasons)}")
         await asyncio.sleep(SETTLE_SECONDS)
-        self._happened = asyncio.get_running_loop().create_future()
+        self.happened = asyncio.get_running_loop().create_future()
         if missing():
             self._say(f"waiting {self.patience:g} s for workers {missing()} to come back")
 

@@ -31,9 +31,8 @@ class Answers:
     def inbox_of(self, member: Member, header: UploadHeader) -> "Inbox":
         """Return where an upload belongs, if its round is under way."""
         if header.worker != member.worker:
-            raise RefusedError(
-                grpc.StatusCode.PERMISSION_DENIED, f"worker {member.worker} cannot upload for worker {header.worker}"
-            )
+            other = f"worker {member.worker} cannot upload for worker {header.worker}"
+            raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, other)
         if header.run_id != self.run_id:
             raise RefusedError(grpc.StatusCode.ABORTED, f"round {header.round} was begun anew")
         if header.round not in self.inboxes:
@@ -113,10 +112,8 @@ class Inbox:
         """Take a complete upload, if all its values are finite."""
         for name, tensor in upload.gradients.items():
             if not all_finite(tensor):
-                raise invalid(
-                    f"worker {upload.worker} uploaded {name} with values that are not finite: "
-                    f"did training diverge (lower training.lr)?"
-                )
+                diverged = "values that are not finite: did training diverge (lower training.lr)?"
+                raise invalid(f"worker {upload.worker} uploaded {name} with {diverged}")
         if upload.worker in self._uploads:
             raise RefusedError(
                 grpc.StatusCode.ALREADY_EXISTS, f"worker {upload.worker} has uploaded for round {self.number} already"

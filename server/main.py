@@ -190,7 +190,7 @@ async def _federate(
     """Conduct the rounds; workers that outlive this coordinator are left waiting if the run can be resumed."""
     options = run.options
     generations = None if ahead is None else ahead.generations
-    session = Session(run.config, run.journal, rejoin_timeout=options.rejoin_timeout, generations=generations)
+    session = Session(run.config, run.journal, patience=options.rejoin_timeout, generations=generations)
     loop = asyncio.get_running_loop()
     for number in options.stop_signals:
         loop.add_signal_handler(number, session.failure.interrupt)

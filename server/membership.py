@@ -85,7 +85,8 @@ class Membership:
         self._held: dict[int, tuple[object, ...]] = {}
         """What each worker held at the start; empty before."""
         self._resumed = generations is not None
-        self._generations: Counter[int] = Counter(generations)
+        self.generations: Counter[int] = Counter(generations)
+        """How often each worker has come back."""
         self.closed = False
         self.complete = asyncio.Event()
         self.empty = asyncio.Event()
@@ -98,11 +99,6 @@ class Membership:
         """Return the workers that have not joined."""
         return [worker for worker in range(self._topology.parties) if worker not in self._members]
 
-    @property
-    def generations(self) -> dict[int, int]:
-        """Return how often each worker has come back."""
-        return dict(self._generations)
-
     def start(self) -> None:
         """Begin the run: from now on, a worker that comes back must hold what it held."""
         self._held = {worker: member.held for worker, member in self._members.items()}
@@ -111,7 +107,8 @@ class Membership:
         """Let a worker in, or refuse it with a sentence; one that proved who it is takes its lost stream's place."""
         check_version(request.worker, request.protocol_version)
         check_number(request.worker, self._topology.parties)
-        _refuse_the_first(self._problems(request))
+        if problem := next(self._problems(request), None):
+            raise problem
         before = self._members.get(request.worker)
         # A process that names another session than the live one was replaced, and must not take the place back.
         current = before is not None and request.previous_session == before.session
@@ -132,14 +129,15 @@ class Membership:
             classes=request.classes,
             address=request.peer_address,
         )
-        _refuse_the_first(self._misfits(member))
+        if misfit := next(self._misfits(member), None):
+            raise misfit
         if before is not None:
             before.send(Order(abort=Abort(reason=f"another process has joined as worker {member.worker}")))
             before.hang_up()
             self.remove(before)
         if self._held or self._resumed:
-            self._generations[member.worker] += 1
-            member.generation = self._generations[member.worker]
+            self.generations[member.worker] += 1
+            member.generation = self.generations[member.worker]
         welcome = Welcome(session=member.session, protocol_version=PROTOCOL_VERSION, generation=member.generation)
         member.send(Order(welcome=welcome))
         self._members[member.worker] = member
@@ -172,10 +170,8 @@ class Membership:
         if self.closed:
             yield unfit("the run is over")
         if not 0 < request.samples <= SAMPLES or request.test_samples > SAMPLES:
-            yield invalid(
-                f"{who} holds {request.samples} samples and {request.test_samples} test samples, "
-                f"expected 1 to {SAMPLES}"
-            )
+            held = f"{request.samples} samples and {request.test_samples} test samples"
+            yield invalid(f"{who} holds {held}, expected 1 to {SAMPLES}")
         texts = (request.ids_digest, request.peer_address, request.previous_session)
         if max(map(len, texts)) > NAME_CHARACTERS or not request.peer_address.isprintable():
             yield invalid(
@@ -185,10 +181,9 @@ class Membership:
         if max(map(len, (cut.sample_shape, cut.start, cut.stop))) > DIMENSIONS:  # before anything is computed from them
             yield invalid(f"{who} cuts samples of more than {DIMENSIONS} dimensions")
         if request.classes > CLASSES or math.prod(cut.sample_shape) > FEATURES:
-            yield invalid(
-                f"{who} reports {request.classes} classes and samples of shape {tuple(cut.sample_shape)}; "
-                f"at most {CLASSES} classes and {FEATURES} features go"
-            )
+            most = f"at most {CLASSES} classes and {FEATURES} features go"
+            shape = tuple(cut.sample_shape)
+            yield invalid(f"{who} reports {request.classes} classes and samples of shape {shape}; {most}")
         box = _box(request)
         if problem := box.problem():
             yield invalid(f"the slice of {who} {problem}")
@@ -212,11 +207,6 @@ class Membership:
                 f"worker {member.worker} does not hold what it held when the run began "
                 f"(samples, their ids, its slice, or the classes): start it with the same data"
             )
-
-
-def _refuse_the_first(problems: Iterator[RefusedError]) -> None:
-    for problem in problems:
-        raise problem
 
 
 def _slice_problem(worker: int, box: Box, classes: int, topology: Topology) -> str | None:
@@ -251,15 +241,11 @@ def _vertical_misfits(member: Member, other: Member) -> Iterator[str]:
     """Yield why two workers do not hold features of the same samples."""
     who = f"worker {member.worker}"
     if (member.samples, member.test_samples) != (other.samples, other.test_samples):
-        yield (
-            f"{who} holds {member.samples} samples and {member.test_samples} test samples, "
-            f"worker {other.worker} {other.samples} and {other.test_samples}"
-        )
+        theirs = f"worker {other.worker} {other.samples} and {other.test_samples}"
+        yield f"{who} holds {member.samples} samples and {member.test_samples} test samples, {theirs}"
     if member.ids_digest != other.ids_digest:
-        yield (
-            f"{who} does not hold the same samples in the same order as worker {other.worker} "
-            f"(the digests of their sample ids differ): align them first"
-        )
+        why = "(the digests of their sample ids differ): align them first"
+        yield f"{who} does not hold the same samples in the same order as worker {other.worker} {why}"
     if member.box.sample_shape != other.box.sample_shape:
         shapes = f"{member.box.sample_shape}, worker {other.worker} of {other.box.sample_shape}"
         yield f"{who} cuts samples of shape {shapes}"

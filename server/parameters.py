@@ -24,8 +24,8 @@ class Parameters:
         whole = first_model(setting)
         self.output_widths = whole.widths
         self._setting, self._training, self._plugin = setting, training, training.build_optimiser()
-        self._bottoms = [_named(bottom) for bottom in whole.bottoms]
-        self._top = _named(whole.top)
+        self._bottoms = [dict(bottom.named_parameters()) for bottom in whole.bottoms]
+        self._top = dict(whole.top.named_parameters())
         self._named = dict(whole.named_parameters(remove_duplicate=False))  # shared ones under every worker's name
         self._parameters = list(whole.parameters())
         self.version = 1
@@ -133,10 +133,6 @@ def gradients_of_round(uploads: Mapping[int, Tensors], workers: int, label_holde
     """Put the uploads of all workers together."""
     bottoms = tuple(without_prefix(BOTTOM, uploads[worker]) for worker in range(workers))
     return ModelTensors(bottoms, without_prefix(TOP, uploads[label_holder]))
-
-
-def _named(model: nn.Module) -> dict[str, nn.Parameter]:
-    return dict(model.named_parameters())
 
 
 def _copy(parameters: Mapping[str, Tensor]) -> Tensors:

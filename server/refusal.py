@@ -29,10 +29,8 @@ def unfit(reason: str) -> RefusedError:
 def check_version(worker: int, version: int) -> None:
     """Refuse a worker of another release."""
     if version != PROTOCOL_VERSION:
-        raise unfit(
-            f"worker {worker} speaks protocol version {version}, this coordinator {PROTOCOL_VERSION}: "
-            f"install the same release on both"
-        )
+        here = f"this coordinator {PROTOCOL_VERSION}: install the same release on both"
+        raise unfit(f"worker {worker} speaks protocol version {version}, {here}")
 
 
 def check_number(worker: int, parties: int) -> None:

@@ -7,17 +7,8 @@ from typing import Any
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
+from protos import coordinator_pb2 as messages
 from protos.codec import Assembler, CodecError
-from protos.coordinator_pb2 import (
-    Evaluation,
-    EvaluationReceipt,
-    JoinRequest,
-    Order,
-    Trouble,
-    TroubleReceipt,
-    UploadPart,
-    UploadReceipt,
-)
 from protos.wire import ALIGNMENT_SERVICE, COORDINATOR_SERVICE, ChunkView
 from server.alignment import AlignmentService
 from server.inbox import Upload
@@ -59,7 +50,7 @@ class CoordinatorService:
     def __init__(self, session: Session, tls: bool = False) -> None:
         self._session, self._tls = session, tls
 
-    async def Join(self, request: JoinRequest, context: Any) -> AsyncIterator[Order | bytes]:
+    async def Join(self, request: messages.JoinRequest, context: Any) -> AsyncIterator[messages.Order | bytes]:
         """Let a worker in and send it its orders until the end."""
         try:
             self._check_caller(context, request.worker)
@@ -75,12 +66,14 @@ class CoordinatorService:
         finally:
             self._session.membership.remove(member)
 
-    async def Upload(self, request_iterator: AsyncIterator[UploadPart | ChunkView], context: Any) -> UploadReceipt:
+    async def Upload(
+        self, request_iterator: AsyncIterator[messages.UploadPart | ChunkView], context: Any
+    ) -> messages.UploadReceipt:
         """Take one round's gradients of one worker."""
         member: Member | None = None
         try:
             first = await anext(aiter(request_iterator), None)
-            if not isinstance(first, UploadPart) or first.WhichOneof("part") != "header":
+            if not isinstance(first, messages.UploadPart) or first.WhichOneof("part") != "header":
                 raise invalid("an upload begins with a header")
             member = self._member(first.header.session, context)
             async with member.uploading:
@@ -91,7 +84,7 @@ class CoordinatorService:
             await context.abort(refused.code, refused.reason)
             raise AssertionError("abort raises") from None
 
-    async def ReportEvaluation(self, request: Evaluation, context: Any) -> EvaluationReceipt:
+    async def ReportEvaluation(self, request: messages.Evaluation, context: Any) -> messages.EvaluationReceipt:
         """Take what the label holder counted on test samples."""
         try:
             member = self._member(request.session, context)
@@ -104,9 +97,9 @@ class CoordinatorService:
             self._session.traffic.exchanged(member.worker, request.peer_bytes)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
-        return EvaluationReceipt(round=request.round)
+        return messages.EvaluationReceipt(round=request.round)
 
-    async def ReportTrouble(self, request: Trouble, context: Any) -> TroubleReceipt:
+    async def ReportTrouble(self, request: messages.Trouble, context: Any) -> messages.TroubleReceipt:
         """Hear that a worker cannot go on with a round, or with the run."""
         try:
             member = self._member(request.session, context)
@@ -114,7 +107,7 @@ class CoordinatorService:
             self._session.troubled(member, request)
         except RefusedError as refused:
             await context.abort(refused.code, refused.reason)
-        return TroubleReceipt()
+        return messages.TroubleReceipt()
 
     def _member(self, session: str, context: Any) -> Member:
         member = self._session.membership.of_session(session)
@@ -126,8 +119,8 @@ class CoordinatorService:
             check_certificate(context, worker)
 
     async def _receive(
-        self, member: Member, first: UploadPart, parts: AsyncIterator[UploadPart | ChunkView]
-    ) -> UploadReceipt:
+        self, member: Member, first: messages.UploadPart, parts: AsyncIterator[messages.UploadPart | ChunkView]
+    ) -> messages.UploadReceipt:
         header = first.header
         inbox = self._session.answers.inbox_of(member, header)
         limit = inbox.check_header(header)
@@ -152,4 +145,4 @@ class CoordinatorService:
         member.refusal = None
         self._session.traffic.up[member.worker] += received
         self._session.traffic.exchanged(member.worker, header.peer_bytes)
-        return UploadReceipt(round=header.round)
+        return messages.UploadReceipt(round=header.round)

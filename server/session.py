@@ -35,19 +35,17 @@ class Session:
     """All that the service needs of a run, and all that the trainer needs of its workers."""
 
     def __init__(
-        self,
-        config: RunConfig,
-        journal: Journal,
-        *,
-        rejoin_timeout: float = 0.0,
-        generations: Mapping[int, int] | None = None,
+        self, config: RunConfig, journal: Journal, *, patience: float = 0.0, generations: dict[int, int] | None = None
     ) -> None:
-        """Begin without workers; `generations` says how often each has come back, if the run is resumed."""
+        """Begin without workers; a lost one is waited for for `patience` seconds.
+
+        `generations` says how often each has come back, if the run is resumed.
+        """
         self._config, self._journal = config, journal
         self.membership = Membership(
             config.topology,
             self._left,
-            returning=rejoin_timeout > 0,
+            returning=patience > 0,
             on_joined=lambda one: journal.worker(one.worker, "rejoined" if one.generation else "joined"),
             generations=generations,
         )
@@ -55,7 +53,7 @@ class Session:
         """As they were when all had joined for the first time; empty before."""
         self.answers, self.traffic, self.pause = Answers(), Traffic(config.topology), Pause(journal)
         self.record, self.failure = Record(), Failure()
-        self.disturbances = Disturbances(rejoin_timeout, self.record, journal.say)
+        self.disturbances = Disturbances(patience, self.record, journal.say)
         self._output_widths: Sequence[int] = ()
         self._begin_anew: Callable[[], int] = lambda: 0
         self.resumed: Resumed | None = None
@@ -77,7 +75,7 @@ class Session:
         if self.resumed is not None:
             check_held(self.resumed, [*map(holding, self.members)])
         _check_samples(self._config, self.members)
-        return _setting_of(self._config, self.members)
+        return setting_of(self._config, self.members)
 
     async def start(self, output_widths: Sequence[int], begin_anew: Callable[[], int]) -> None:
         """Let the workers begin.
@@ -210,8 +208,8 @@ class Traffic:
 
     def take_up(self, resumed: Resumed) -> None:
         """Go on from what a checkpoint has."""
-        for counted, earlier in zip((self.up, self.down), resumed.state.traffic, strict=True):
-            counted.update(earlier)
+        self.up.update(resumed.state.bytes_up)
+        self.down.update(resumed.state.bytes_down)
         self.peer = self._peer_before = resumed.state.record.bytes.peer
 
     def exchanged(self, worker: int, peer_bytes: int) -> None:
@@ -244,7 +242,7 @@ def _check_samples(config: RunConfig, members: Sequence[Member]) -> None:
         raise UserError("training.evaluate_every: the workers hold no test samples to evaluate on")
 
 
-def _setting_of(config: RunConfig, members: Sequence[Member]) -> Setting:
+def setting_of(config: RunConfig, members: Sequence[Member]) -> Setting:
     """Return what is known of the run that is to begin; members are in the order of their numbers."""
     boxes = [member.box for member in members if not member.box.empty]
     classes = members[config.topology.label_holder].classes

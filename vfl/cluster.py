@@ -1,12 +1,11 @@
 """A Ray cluster: one that runs already, by its address, or one made of this machine for as long as it is needed."""
 
-import contextlib
 import importlib.util
 import logging
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vfl.errors import UserError
@@ -32,15 +31,16 @@ def connect(address: str | None, option: str, variables: Mapping[str, str] | Non
     environment = {"env_vars": dict(variables)} if variables else None
     # Not None: Ray would join the cluster that was last started here, even a dead one. And a cluster made of this
     # machine listens to this machine alone.
-    where: dict[str, Any] = (
-        {"address": "local", "_node_ip_address": "127.0.0.1"} if address is None else {"address": address}
-    )
+    where: dict[str, Any] = {"address": address} if address else {"address": "local", "_node_ip_address": "127.0.0.1"}
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
+    before = signal.getsignal(signal.SIGTERM)
     try:
-        with _own_signals():
-            ray.init(**where, **quiet, runtime_env=environment)
+        ray.init(**where, **quiet, runtime_env=environment)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise _no_cluster(address, option, str(error)) from None
+    finally:  # the command keeps its own handler: Ray's would end the process on the spot
+        if before is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
     _ours.set()
     return ray
 
@@ -79,14 +79,3 @@ def _no_cluster(address: str | None, option: str, why: str) -> UserError:
     if address is None:
         return UserError(f"{option}: Ray could not make a cluster of this machine ({reason})")
     return UserError(f"{option}: no Ray cluster answers at {address} ({reason})")
-
-
-@contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep the command's own handler of SIGTERM: Ray's would end the process on the spot."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if before is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)

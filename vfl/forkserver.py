@@ -9,19 +9,16 @@ import threading
 from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 from vfl.errors import UserError
 from vfl.packages import python_path
 
 PRELOAD = ["vfl.local.launch", "vfl.cli.app"]
-
 COMPILER = "torch._dynamo"
 """What torch imports, in a second or two, when the first optimiser is made."""
-
 LONGEST_FOLDER = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 """What a Unix socket's path leaves for the folder of temporary files, in bytes."""
-
 _OURS = "cafe"
 if os.environ.get("PYTHONSAFEPATH") == _OURS:  # in the fork server; programs that plug-ins start get none of it
     del os.environ["PYTHONSAFEPATH"]
@@ -67,6 +64,14 @@ def _environment_of_children() -> Iterator[None]:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
+
+
+def end_process(process: ForkServerProcess, seconds: float) -> None:
+    """Wait so many seconds for a process to end, and kill it if it does not."""
+    process.join(seconds)
+    if process.is_alive():
+        process.kill()
+        process.join()
 
 
 def end_with_parent() -> None:

@@ -142,10 +142,6 @@ class Setting:
         """Return how many samples the worker with the most has."""
         return max(self.topology.shares, default=self.samples)
 
-    def samples_of(self, worker: int) -> int:
-        """Return how many samples a worker has: all, or in a horizontal federation its share."""
-        return self.topology.shares[worker] if self.topology.is_horizontal else self.samples
-
 
 def averaged(uploads: Sequence[ModelTensors], batches: Sequence[int]) -> ModelTensors:
     """Return the mean of what workers uploaded, weighted by their batches' sizes; one that uploaded nothing is out."""

@@ -18,10 +18,8 @@ def import_ours() -> None:
         sys.path.remove(ROOT)
     for module in found:
         if getattr(module, "__path__", None) is None or ROOT not in str(module.__file__):
-            raise UserError(
-                f"{module.__file__} was imported as {module.__name__}, which is the name of one of our packages: "
-                f"rename that file, or import it after ours"
-            )
+            ours = f"{module.__name__}, which is the name of one of our packages"
+            raise UserError(f"{module.__file__} was imported as {ours}: rename that file, or import it after ours")
 
 
 def search_working_folder_last() -> None:

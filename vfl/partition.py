@@ -54,9 +54,8 @@ class Box:
         if self.empty and self.sample_shape:
             return None
         if not len(self.sample_shape) == len(self.start) == len(self.stop) or not self.sample_shape:
-            return (
-                f"has {len(self.start)} to {len(self.stop)} bounds for a sample of {len(self.sample_shape)} dimensions"
-            )
+            bounds = f"{len(self.start)} to {len(self.stop)} bounds"
+            return f"has {bounds} for a sample of {len(self.sample_shape)} dimensions"
         for a, b, size in zip(self.start, self.stop, self.sample_shape, strict=True):
             if not 0 <= a < b <= size:
                 return f"covers {a}:{b} of a dimension of size {size}"
@@ -141,17 +140,14 @@ def _explicit(sample_shape: Shape, slices: Sequence[str]) -> list[Box]:
     spatial = sample_shape[-2:] if len(sample_shape) == 3 else sample_shape
     boxes = []
     for worker, text in enumerate(slices):
+        given = f"federation.slices: {text!r} of worker {worker}"
         try:
             ranges = [(int(start), int(stop)) for start, stop in (part.split(":") for part in text.split(","))]
         except ValueError:
-            raise UserError(
-                f"federation.slices: {text!r} of worker {worker} is not like '0:16,16:32' or '0:7'"
-            ) from None
+            raise UserError(f"{given} is not like '0:16,16:32' or '0:7'") from None
         if len(ranges) != len(spatial):
-            raise UserError(
-                f"federation.slices: {text!r} of worker {worker} has {len(ranges)} ranges, "
-                f"a sample of shape {sample_shape} needs {len(spatial)}"
-            )
+            needs = f"a sample of shape {sample_shape} needs {len(spatial)}"
+            raise UserError(f"{given} has {len(ranges)} ranges, {needs}")
         whole = ((0, sample_shape[0]),) if len(sample_shape) == 3 else ()
         boxes.append(_box(sample_shape, (*whole, *ranges)))
     return boxes

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 MOST_SPANS = 4
+CERTIFIED = 1e-3
+"""A sample whose certificates are below this at every worker is certified."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Recovery:
     cells: tuple[tuple[int, ...], ...] = ()
     """Groups of samples that no batch tells apart: within one the order is arbitrary."""
     certificates: Tensor | None = None
-    """(samples, workers): how badly the recovery explains the gradients, relative; NaN where nothing leaked."""
+    """(samples, workers): how far off the gradients say that a slice may be (docs/certificates.md); NaN: not known."""
     used: tuple[str, ...] = ("indices", "parameters", "gradients")
     """What the attack made use of: these, "labels", "learning rate", or anything else in its own words."""
     rounds: tuple[int, ...] | None = None
@@ -79,6 +81,11 @@ class Recovery:
     """For each worker the share of its rounds whose gradients look altered; None if the attack did not look."""
     notes: tuple[str, ...] = field(default=())
     """Sentences for the report."""
+
+    @property
+    def certified(self) -> Tensor | None:
+        """Return for each sample whether it is certified; None where the attack certifies nothing."""
+        return None if self.certificates is None else (self.certificates < CERTIFIED).all(dim=1)
 
     def cell_of(self, samples: int) -> Tensor:
         """Return for each sample the first sample of its cell."""

@@ -16,7 +16,6 @@ from vfl.errors import CafeError, RunFailedError, UserError
 from vfl.limits import NAME_CHARACTERS, plain
 
 _NAME = re.compile(r"\w[\w.:-]*", re.ASCII)
-
 OURS = ("attacker", "vfl", "worker")
 """The packages whose plug-ins come with this one: an error inside of those is a bug, and keeps its traceback."""
 
@@ -41,19 +40,12 @@ class Registry(Generic[P]):
     """The plug-ins of one kind, which a key of the config names: by default `name` in the section called `kind`."""
 
     def __init__(
-        self,
-        kind: str,
-        base: type[P],
-        group: str,
-        builtins: Iterable[str],
-        *,
-        adapt: Adapt[P] | None = None,
-        key: str = "",
+        self, kind: str, base: type[P], group: str, ours: Iterable[str], *, adapt: Adapt[P] | None = None, key: str = ""
     ) -> None:
         """Begin with the modules of the built-in ones; `adapt` is for kinds that plain functions can be, too."""
         self.kind, self.group, self._base, self._adapt = kind, group, base, adapt
         self._key = key or f"{kind}.name"
-        self._builtins = tuple(builtins)
+        self._builtins = tuple(ours)
         self._classes: dict[str, type[P]] = {}
 
     def register(self, name: str) -> Callable[[C], C]:
@@ -121,7 +113,8 @@ class Registry(Generic[P]):
             try:
                 return plugin.model_validate(section.options)
             except ValidationError as error:
-                raise UserError(explain(error, self._key.rpartition(".")[0], self._has(section.name, plugin))) from None
+                has = f"the options {', '.join(plugin.model_fields)}" if plugin.model_fields else "no options"
+                raise UserError(explain(error, self._key.rpartition(".")[0], f"{section.name} has {has}")) from None
 
     @contextmanager
     def guard(self, name: str, plugin: object, doing: str, *passing: type[Exception]) -> Iterator[None]:
@@ -137,10 +130,6 @@ class Registry(Generic[P]):
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             where = _place(error, module)
             raise RunFailedError(f"the {self.kind} plug-in {name} failed in {doing}: {reason} ({where})") from error
-
-    def _has(self, name: str, plugin: type[P]) -> str:
-        options = ", ".join(plugin.model_fields)
-        return f"{name} has the options {options}" if options else f"{name} has no options"
 
     def _import_builtins(self) -> None:
         for module in self._builtins:

@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from vfl.config import RunConfig
 from vfl.datasets import check_classes, datasets
 from vfl.datasets.slices import NONE, WorkerData, check_alone, load_data, slice_for
 from vfl.datasets.tables import TableSet
+from vfl.datasets.tables.doubts import doubts_of
 from vfl.datasets.tables.holdings import Holding
 from vfl.errors import RunFailedError, UserError
-from vfl.limits import PRIVATE_BYTES, PRIVATE_IDS
+from vfl.limits import PRIVATE_BYTES, PRIVATE_IDS, plain
 from vfl.net.alignment import HASH_BYTES, from_bytes, keyed_hashes, pass_parts, pieces, rows_of
 from vfl.net.network import PROTOCOL_VERSION, hang_up, sentence
 from vfl.partition import Box
@@ -79,23 +81,16 @@ def aligned(
             check_classes(data)
         box = calls.place(data.sample_shape[0])
     joined = f"joined by id: {len(common)} rows are at all workers; {holding.brought.in_words}"
-    print(f"worker {options.worker}: {joined}", file=sys.stderr, flush=True)
-    holds_labels = holding.label is not None
-    return WorkerData(
-        box,
-        data.x,
-        hashlib.sha256(common.tobytes()).digest(),
-        x_test=data.x_test,
-        y=data.y if holds_labels else None,
-        y_test=data.y_test if holds_labels else None,
-        classes=data.classes if holds_labels else 0,
-    )
+    for said in (joined, *(f"warning: {doubt}" for doubt in data.doubts)):
+        print(f"worker {options.worker}: {said}", file=sys.stderr, flush=True)
+    held = WorkerData(box, data.x, hashlib.sha256(common.tobytes()).digest(), x_test=data.x_test)
+    return replace(held, y=data.y, y_test=data.y_test, classes=data.classes) if holding.label is not None else held
 
 
-def table_size(config: RunConfig, path: Path, worker: int) -> tuple[int, int]:
-    """Return how many rows and columns a worker's table has, if it can be read as the config says."""
-    _, holding = _read(config, path, worker)
-    return len(holding), len(holding.values)
+def table_facts(config: RunConfig, path: Path, worker: int) -> tuple[int, int, list[str]]:
+    """Return how many rows and columns a worker's table has, if it can be read as the config says, and its doubts."""
+    tables, holding = _read(config, path, worker)
+    return len(holding), len(holding.values), doubts_of(tables.label, [holding])
 
 
 def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding]:
@@ -107,9 +102,8 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
         )
     tables = datasets.build(config.data)
     if not isinstance(tables, TableSet) or tables.id is None:
-        raise UserError(
-            f"--data {path}: the config must say how to read it: data.name csv, parquet or npz, and data.id"
-        )
+        how = "data.name csv, parquet or npz, and data.id"
+        raise UserError(f"--data {path}: the config must say how to read it: {how}")
     holding = tables.holding(path, worker, config.topology.serves_peers(worker), "--data")
     if not config.topology.holds_features(worker):
         check_alone(config, len(holding.values), f"--data {path}")
@@ -131,13 +125,12 @@ class _CoordinatorCalls:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         hang_up(self._channel)
+        failed = f"worker {self._worker} could not be aligned"
         if isinstance(error, grpc.RpcError):
             if error.code() == grpc.StatusCode.UNIMPLEMENTED:
-                raise RunFailedError(
-                    f"worker {self._worker} could not be aligned: the coordinator's config says nothing of tables that "
-                    f"workers bring (data.id); use the same file everywhere"
-                )
-            raise RunFailedError(f"worker {self._worker} could not be aligned: {sentence(error)}") from None
+                brought = "tables that workers bring (data.id); use the same file everywhere"
+                raise RunFailedError(f"{failed}: the coordinator's config says nothing of {brought}")
+            raise RunFailedError(f"{failed}: {sentence(error)}") from None
 
     def compare(self, hashes: np.ndarray) -> np.ndarray:
         """Send our hashes; return those that all workers have."""
@@ -162,7 +155,7 @@ class _CoordinatorCalls:
         answer = self._stub.Place(PlaceRequest(worker=self._worker, features=features), timeout=self._patience)
         box = Box(tuple(answer.sample_shape), tuple(answer.start), tuple(answer.stop))
         if box.problem() or box.shape != (features,):
-            raise RunFailedError(f"the coordinator gave {features} features the place {box.start} to {box.stop}")
+            raise RunFailedError(plain(f"the coordinator gave {features} features the place {box.start} to {box.stop}"))
         return box
 
     def _parts(self, hashes: np.ndarray) -> Iterator[AlignPart]:

@@ -19,10 +19,9 @@ def check_start(start: Start, config: RunConfig, data: WorkerData) -> None:
     """Make sure that a start is of this federation, before a model is built from its numbers."""
     topology = config.topology
     if (start.workers, start.label_holder) != (topology.parties, topology.label_holder):
-        raise RunFailedError(
-            f"the coordinator says {start.workers} workers and label holder {start.label_holder}, the config here "
-            f"{topology.parties} and {topology.label_holder}: use the same file everywhere"
-        )
+        here = f"the config here {topology.parties} and {topology.label_holder}: use the same file everywhere"
+        theirs = f"{start.workers} workers and label holder {start.label_holder}"
+        raise RunFailedError(f"the coordinator says {theirs}, {here}")
     if data.y is not None and start.classes != data.classes:
         raise RunFailedError(f"the coordinator says {start.classes} classes, the labels here have {data.classes}")
     top = sum(start.output_widths) * max(start.classes, 1) * _NUMBER_BYTES
@@ -40,10 +39,8 @@ def check_parameters(bundle: Bundle, own: Mapping[str, Tensor]) -> None:
     for name in here | announced:
         if here.get(name) != announced.get(name):
             theirs, ours = (side[name][1] if name in side else None for side in (announced, here))
-            raise RunFailedError(
-                f"the coordinator's {name} has shape {theirs}, this worker's {ours}: "
-                f"is the config's model section the same on both?"
-            )
+            same = "is the config's model section the same on both?"
+            raise RunFailedError(f"the coordinator's {name} has shape {theirs}, this worker's {ours}: {same}")
 
 
 def check_round(order: Round, data: WorkerData) -> None:

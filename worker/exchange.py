@@ -38,12 +38,10 @@ class WorkerServer:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="peers")
         self._thread.start()
         federation = config.federation
-        timeout, holds_labels = federation.round_timeout, config.topology.serves_peers(worker)
+        timeout, holds = federation.round_timeout, config.topology.serves_peers(worker)
         try:
             self._server = self._do(_new_server(config.topology.parties, federation.silence_timeout, timeout))
-            service = ExchangeService(
-                rendezvous, worker, holds_labels=holds_labels, timeout=timeout, tls=tls is not None
-            )
+            service = ExchangeService(rendezvous, worker, holds_labels=holds, timeout=timeout, tls=tls is not None)
             self.port = self._do(start_server(self._server, {EXCHANGE_SERVICE: service}, listen, tls))
         except BaseException:
             self._end_loop()
@@ -136,10 +134,8 @@ class ExchangeService:
         announced = describe(header.bundle)
         dtype, shape = announced.get("output", (None, ()))
         if len(announced) != 1 or dtype != torch.float32 or len(shape) != 2 or shape[1] != width or shape[0] > samples:
-            raise CodecError(
-                f"worker {header.worker} must send one float32 tensor `output` of shape (batch, {width}), of at most "
-                f"{samples} samples"
-            )
+            wanted = f"one float32 tensor `output` of shape (batch, {width}), of at most {samples} samples"
+            raise CodecError(f"worker {header.worker} must send {wanted}")
 
 
 class Peer:
@@ -189,13 +185,11 @@ class Peer:
         except grpc.RpcError as error:
             if self._superseded:
                 raise SupersededError from None
-            raise ExchangeError(
-                f"the exchange with the label holder at {self._address} failed in round {number}: {sentence(error)}"
-            ) from None
+            failed = f"the exchange with the label holder at {self._address} failed in round {number}"
+            raise ExchangeError(f"{failed}: {sentence(error)}") from None
         except CodecError as error:
-            raise RunFailedError(
-                f"the label holder at {self._address} sent a broken answer in round {number}: {error}"
-            ) from None
+            broken = f"the label holder at {self._address} sent a broken answer in round {number}"
+            raise RunFailedError(f"{broken}: {error}") from None
 
     def supersede(self) -> None:
         """End the exchange that is under way, and any that would follow: the round is to be done again."""

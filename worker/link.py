@@ -24,7 +24,6 @@ from worker.party import Counted, Upload
 
 NOTICED_SECONDS = 5.0
 """A coordinator frees a lost worker's place at most so much later than `silence_timeout`."""
-
 LONGEST_PAUSE = 5.0
 
 _LOST = (
@@ -47,14 +46,7 @@ class Link:
     """The connection to the coordinator. Orders are read in the background, so that an abort is heard at any time."""
 
     def __init__(
-        self,
-        address: str,
-        worker: int,
-        *,
-        join_timeout: float,
-        timeout: float,
-        tls: Identity | None = None,
-        silence: float = SILENCE_SECONDS,
+        self, address: str, worker: int, *, join_timeout: float, timeout: float, tls: Identity | None, silence: float
     ) -> None:
         """Wait until the coordinator answers at its address."""
         self._address, self._worker, self._timeout = address, worker, timeout
@@ -88,9 +80,8 @@ class Link:
             if error.code() == grpc.StatusCode.CANCELLED:
                 raise LinkLostError(f"{self._address} let worker {self._worker} in and then said nothing") from None
             passing = {grpc.StatusCode.UNAVAILABLE: LinkLostError, grpc.StatusCode.ALREADY_EXISTS: TakenError}
-            raise passing.get(error.code(), RunFailedError)(
-                f"the coordinator at {self._address} refused worker {self._worker}: {sentence(error)}"
-            ) from None
+            refused = f"the coordinator at {self._address} refused worker {self._worker}: {sentence(error)}"
+            raise passing.get(error.code(), RunFailedError)(refused) from None
         finally:
             patience.cancel()
         if first is None:
@@ -203,9 +194,8 @@ class Link:
                 self._orders.put(order)
                 if kind == "end":
                     return
-            self._fail(
-                LinkLostError(f"the coordinator at {self._address} closed the connection before the end of the run")
-            )
+            closed = "closed the connection before the end of the run"
+            self._fail(LinkLostError(f"the coordinator at {self._address} {closed}"))
         except grpc.RpcError as error:
             self._fail(LinkLostError(f"the coordinator at {self._address} went away: {sentence(error)}"))
 
@@ -225,10 +215,8 @@ def reach_coordinator(
     try:
         return reach(address, COORDINATOR, tls, patience, silence=silence)
     except TimeoutError:
-        raise RunFailedError(
-            f"no coordinator answers at {address} after {patience:g} s: "
-            f"is `cafe serve` running there, and the port open?"
-        ) from None
+        running = "is `cafe serve` running there, and the port open?"
+        raise RunFailedError(f"no coordinator answers at {address} after {patience:g} s: {running}") from None
 
 
 def keep_joining(

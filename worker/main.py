@@ -43,13 +43,7 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
 
 
 def defence_plan(
-    config: RunConfig,
-    worker: int,
-    samples: int,
-    *,
-    most: int = 0,
-    secret: Secret | None = None,
-    common: Secret | None = None,
+    config: RunConfig, worker: int, held: int, *, most: int, secret: Secret | None = None, common: Secret | None = None
 ) -> Plan:
     """Return what a worker's defences know before the first round; the worker with most samples has `most`, if more."""
     federation = config.federation
@@ -57,9 +51,9 @@ def defence_plan(
         secret, common = (FixedSecret(config.seed, owner) for owner in (f"worker {worker}", "all workers"))
     return Plan(
         worker=worker,
-        samples=samples,
+        samples=held,
         batch_size=federation.batch_size,
-        rounds=federation.planned_rounds(max(samples, most)),
+        rounds=federation.planned_rounds(max(held, most)),
         schedule=federation.schedule,
         workers=1 if config.topology.is_horizontal else federation.workers,
         secret=secret or Secret(),

@@ -18,14 +18,8 @@ class Bottom:
     def __init__(self, model: nn.Module, x: Tensor, x_test: Tensor | None, device: str) -> None:
         self.model = model.to(device)
         self._x, self._x_test = x.to(device), None if x_test is None else x_test.to(device)
-        self._names = [name for name, _ in model.named_parameters()]
-        self._parameters = list(model.parameters())
+        self.parameters: Tensors = dict(model.named_parameters())
         self._output: Tensor | None = None
-
-    @property
-    def parameters(self) -> Tensors:
-        """Return the model's parameters."""
-        return dict(zip(self._names, self._parameters, strict=True))
 
     def load(self, tensors: Tensors) -> None:
         """Take over new parameters."""
@@ -52,15 +46,15 @@ class Bottom:
         """Return the gradients of the parameters, given the loss's gradient of the last outputs."""
         assert self._output is not None
         output, self._output = self._output, None
-        if not self._parameters:
+        if not self.parameters:
             return {}
         # The same bits as grad(output, parameters, output_gradient), which would import SymPy just to compare shapes
         product = (output * output_gradient.to(output.device)).sum()
         if not product.requires_grad:  # the output depends on no parameter
             return {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         with running(self.model, "backward"):
-            gradients = torch.autograd.grad(product, self._parameters, materialize_grads=True)
-        return dict(zip(self._names, gradients, strict=True))
+            gradients = torch.autograd.grad(product, list(self.parameters.values()), materialize_grads=True)
+        return dict(zip(self.parameters, gradients, strict=True))
 
 
 @dataclass(frozen=True)
@@ -99,11 +93,7 @@ class Top:
         self._model = model.to(device)
         self._device = device
         self._y, self._y_test = y.to(device), None if y_test is None else y_test.to(device)
-
-    @property
-    def parameters(self) -> Tensors:
-        """Return the model's parameters."""
-        return dict(self._model.named_parameters())
+        self.parameters: Tensors = dict(model.named_parameters())
 
     def load(self, tensors: Tensors) -> None:
         """Take over new parameters."""
@@ -116,10 +106,9 @@ class Top:
             logits = self._model(torch.cat(leaves, dim=1))
         total = cross_entropy(logits, self._y[indices], reduction="sum")
         loss = total / (mean_over or len(indices))
-        parameters = dict(self._model.named_parameters())
         with running(self._model, "backward"):
-            gradients = torch.autograd.grad(loss, [*leaves, *parameters.values()], materialize_grads=True)
-        top = dict(zip(parameters, gradients[len(leaves) :], strict=True))
+            gradients = torch.autograd.grad(loss, [*leaves, *self.parameters.values()], materialize_grads=True)
+        top = dict(zip(self.parameters, gradients[len(leaves) :], strict=True))
         return Learned(float(loss.detach()), gradients[: len(leaves)], top)
 
     def count_correct(self, outputs: Sequence[Tensor], indices: Tensor) -> Counted:

@@ -148,15 +148,9 @@ class Session:
     def _join(self, request: JoinRequest, patience: float, previous_session: str = "") -> Link:
         """Join the run, or join it again."""
         request.previous_session = previous_session
-        options = self._options
-        silence = self._config.federation.silence_timeout
+        own, silence = self._options, self._config.federation.silence_timeout
         link = Link(
-            options.coordinator,
-            options.worker,
-            join_timeout=patience,
-            timeout=self._timeout,
-            tls=options.tls,
-            silence=silence,
+            own.coordinator, own.worker, join_timeout=patience, timeout=self._timeout, tls=own.tls, silence=silence
         )
         link.on_failure, link.on_start = self._lost, self._supersede
         try:
@@ -240,9 +234,8 @@ class Session:
     def _play(self, order: Round) -> None:
         number = order.round
         if order.parameters_version != self._version:
-            raise RunFailedError(
-                f"round {number} wants parameters {order.parameters_version}, here are {self._version}"
-            )
+            wanted = f"parameters {order.parameters_version}"
+            raise RunFailedError(f"round {number} wants {wanted}, here are {self._version}")
         check_round(order, self._data)
         indices = torch.tensor(list(order.indices), dtype=torch.int64)
         if order.purpose != Purpose.PURPOSE_EVALUATE:

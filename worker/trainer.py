@@ -99,9 +99,8 @@ class Trainer:
         loss, top_gradients = (learned.loss, learned.top_gradients) if learned else (None, {})
         gradients = with_prefix(BOTTOM, self._bottom.backward(gradient)) | with_prefix(TOP, top_gradients)
         try:
-            defended = self.defence.apply(
-                gradients, number, rows=rows, x=self._bottom.batch(rows), model=self._bottom.model
-            )
+            x, model = self._bottom.batch(rows), self._bottom.model
+            defended = self.defence.apply(gradients, number, rows=rows, x=x, model=model)
         except WithheldError as withheld:
             return Upload({}, loss, str(withheld))
         return Upload(defended, loss)

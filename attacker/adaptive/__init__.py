@@ -1,5 +1,7 @@
 """`averaging`: least squares over all rounds, none of which need be exact, and what a told attacker makes of them."""
 
+from dataclasses import replace
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -9,13 +11,15 @@ from attacker.adaptive.own import Own, RankOne, Sums, rank_one
 from attacker.adaptive.replay import Kept, fill_in
 from attacker.adaptive.sizes import labels_of, unclipped
 from attacker.adaptive.step_three import EXACT, invert_inexact
-from attacker.adaptive.told import Told, nothing
+from attacker.adaptive.told import Told
 from attacker.adaptive.typical import Typical, typical
 from attacker.exact.steps12.solve import Solved
 from attacker.exact.workers.labels import Network
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
 from attacker.inversion import InversionOptions
+from attacker.inversion.values import prior
 from attacker.least_squares import first_layers, undetermined
+from attacker.refusal import FROZEN, RefusalError
 from attacker.steady import refuse_unsteady
 from vfl.device import one_thread
 from vfl.errors import UserError
@@ -41,12 +45,10 @@ class Averaging(AttackPlugin):
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the schedule or the model cannot give the samples away."""
         if not setting.frozen:
-            raise UserError(
-                "attack averaging: the parameters move, and with them every sample's gradient; set training.lr to 0"
-            )
-        problem = undetermined(setting)
-        if problem:
-            raise UserError(f"attack averaging: {problem}")
+            raise RefusalError("averaging", FROZEN)
+        lack = undetermined(setting)
+        if lack:
+            raise RefusalError("averaging", lack)
         refuse_unsteady(setting, "averaging")
         if self.step_three:
             self.inversion.check_engine()
@@ -66,6 +68,8 @@ class AveragingAttack:
 
     def __init__(self, setting: Setting, layers: list[FullyConnected], options: Averaging) -> None:
         self._setting, self._layers, self._options = setting, layers, options
+        self._names = [layer.name for layer in layers]
+        self._most_rounds = min(setting.rounds, ENOUGH * setting.samples)
         self._kind = options.told.kind if options.told else None
         self._clip = options.told is not None and options.told.name == "clip"  # dp's noise hides the factors
         self._replays = self._kind is not None or self._clip
@@ -84,10 +88,7 @@ class AveragingAttack:
         if self._parameters is None:
             self._begin(observation)
         if observation.version != self._version:
-            raise UserError(
-                f"attack averaging: the parameters changed before round {observation.round}; it needs frozen ones, "
-                "so set training.lr to 0"
-            )
+            raise RefusalError("averaging", replace(FROZEN, found=f"they changed before round {observation.round}"))
         with one_thread():
             self._add(observation)
 
@@ -96,10 +97,8 @@ class AveragingAttack:
         if self._parameters is None:
             raise UserError("attack averaging: no round was observed")
         if self._gram.rank < self._setting.samples:
-            raise UserError(
-                f"attack averaging: the {self._gram.rounds} rounds determine {self._gram.rank} of "
-                f"{self._setting.samples} samples; more rounds are needed"
-            )
+            known = f"the {self._gram.rounds} rounds determine {self._gram.rank} of {self._setting.samples} samples"
+            raise UserError(f"attack averaging: {known}; more rounds are needed")
         model = known_model(self._setting, self._parameters).eval()
         bottoms = list(model.bottoms)
         fits, solved = [], []
@@ -111,17 +110,14 @@ class AveragingAttack:
             progress("steps I and II", worker + 1, self._setting.workers)
         with one_thread():
             labels = labels_of(solved, Network.of(self._setting, self._layers, model))
-        certificates = [
-            fit.certificate.masked_fill(s.h[:, 0].isnan(), torch.nan) for fit, s in zip(fits, solved, strict=True)
-        ]
-        told = self._options.told
+        told, step_three = self._options.told, self._options.inversion if self._options.step_three else None
+        assumed = prior(self._setting, self._layers, step_three)
         return Recovery(
             slices=self._step_three(bottoms, fits, solved, progress),
             representations=tuple(own.h.float() for own in solved),
             layers=tuple(self._names),
             labels=labels,
-            certificates=None if self._kind else torch.stack(certificates, dim=1),  # what was filled in fits always
-            used=("indices", "parameters", "gradients", *(("the defence's kind",) if told else ())),
+            used=("indices", "parameters", "gradients", *(("the defence's kind",) if told else ()), *assumed),
             notes=tuple(self._notes(fits, solved)),
             altered=self._detector.shares,
         )
@@ -139,17 +135,9 @@ class AveragingAttack:
             weight, bias = own[f"{name}.weight"].detach().cpu(), own[f"{name}.bias"].detach().cpu()
             self._power[worker] += float(bias.double().square().sum())
             if self._replays:
-                self._kept[worker].add(weight, bias, self._kind.limit if self._kind else nothing)
+                self._kept[worker].add(weight, bias, self._kind.limit if self._kind else lambda _tensor: 0.0)
             else:
                 self._sums[worker].add(observation.indices, weight, bias)
-
-    @property
-    def _names(self) -> list[str]:
-        return [layer.name for layer in self._layers]
-
-    @property
-    def _most_rounds(self) -> int:
-        return min(self._setting.rounds, ENOUGH * self._setting.samples)
 
     def _begin(self, observation: Observation) -> None:
         self._parameters, self._version = observation.parameters, observation.version

@@ -54,8 +54,6 @@ class RankOne:
     """(samples, inputs)."""
     v: Tensor
     """(samples, directions)."""
-    certificate: Tensor
-    """(samples,): the share of the sample's gradient that v h^T does not explain."""
     error: Tensor
     """(samples,): the relative error of h that this much noise makes likely."""
 
@@ -70,12 +68,11 @@ def rank_one(weight: Tensor, bias: Tensor) -> RankOne:
     across = torch.einsum("nqd,nq->nd", weight, u)  # |v| h
     length = _lengths(across.norm(dim=1), (bias * u).sum(1), _noise(weight, bias, u)[1])
     h = across / length.clamp_min(TINY)[:, None]
-    size = weight.flatten(1).norm(dim=1)
-    left = (size.square() - across.square().sum(1)).clamp_min(0)
+    left = (weight.square().sum((1, 2)) - across.square().sum(1)).clamp_min(0)
     q, d = weight.shape[1:]
     per_entry = left / max(1, (q - 1) * (d - 1)) if q > 1 and d > 1 else left
     error = (per_entry * d).sqrt() / across.norm(dim=1).clamp_min(TINY)
-    return RankOne(h, u * length[:, None], left.sqrt() / size.clamp_min(TINY), error)
+    return RankOne(h, u * length[:, None], error)
 
 
 def _leading(weight: Tensor, bias: Tensor, balance: float) -> Tensor:

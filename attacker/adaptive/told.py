@@ -99,11 +99,6 @@ def laplace(upload: Tensor) -> Tensor:
     )
 
 
-def nothing(tensor: Tensor) -> float:  # noqa: ARG001
-    """Read nothing off a tensor."""
-    return 0.0
-
-
 KINDS = {
     "prune": Kind(smallest_sent, not_sent_is_small),
     "quantize": Kind(step_of, within(0.5)),

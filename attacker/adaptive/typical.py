@@ -51,18 +51,10 @@ def typical(setting: Setting, bottoms: Sequence[nn.Module], top: nn.Module, laye
         caught.append((given(inputs, named).detach(), leaf))
         return leaf
 
-    handles = [
-        bottom.get_submodule(name).register_forward_hook(catch, with_kwargs=True)
-        for bottom, name in zip(bottoms, layers, strict=True)
-    ]
-    try:
-        z = [
-            bottom(_made_up(box.shape, setting.seed, worker))
-            for worker, (bottom, box) in enumerate(zip(bottoms, setting.boxes, strict=True))
-        ]
-    finally:
-        for handle in handles:
-            handle.remove()
+    z = []
+    for worker, (bottom, name, box) in enumerate(zip(bottoms, layers, setting.boxes, strict=True)):
+        with bottom.get_submodule(name).register_forward_hook(catch, with_kwargs=True):
+            z.append(bottom(_made_up(box.shape, setting.seed, worker)))
     labels = torch.arange(MADE_UP) % setting.classes
     loss = cross_entropy(top(torch.cat(z, dim=1)), labels, reduction="sum")
     gradients = torch.autograd.grad(loss, [output for _, output in caught])

@@ -1,4 +1,4 @@
-"""`cafe`: the paper's attack as it is printed, three steps of stochastic gradient descent over the rounds."""
+"""`cafe`: the paper's attack, three steps of stochastic gradient descent over the rounds."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -11,7 +11,9 @@ from torch import Tensor
 from attacker.cafe import steps
 from attacker.cafe.steps import DataObjective, Loop, Name, Phases, Weights, cosine_decay, optimiser_for, scaled
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
+from attacker.inversion.values import PIXELS
 from attacker.least_squares import first_layers
+from attacker.refusal import FROZEN, Lack, RefusalError
 from attacker.steady import refuse_unsteady
 from vfl.errors import UserError
 from vfl.maths.adam import RowAdam
@@ -69,10 +71,8 @@ class Cafe(AttackPlugin):
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the batches or the model rule the attack out."""
         if setting.batch_size >= setting.samples > 1:
-            raise UserError(
-                f"attack cafe: every batch holds all {setting.samples} samples, so nothing tells them apart; "
-                f"choose federation.batch_size below {setting.samples}"
-            )
+            same = f"here every batch holds all {setting.samples} samples, so nothing tells them apart"
+            raise RefusalError("cafe", Lack("batches that differ", same))
         if self.shares is not None and sum(self.shares) == 0:
             raise UserError("attack cafe: shares are all 0; give at least one step a share of the rounds")
         if self.optimiser_one == "sgd" and self.lr_one * setting.batch_size >= 1:
@@ -83,7 +83,7 @@ class Cafe(AttackPlugin):
         if not (self.alpha or self.beta or self.gamma):
             raise UserError("attack cafe: alpha, beta and gamma are all 0, so step III has nothing to go by")
         if self.replay and not setting.frozen:
-            raise UserError("attack cafe: replay needs frozen parameters; set training.lr to 0, or replay to 0")
+            raise RefusalError("cafe with replay", FROZEN)
         refuse_unsteady(setting, "cafe")
         return CafeAttack(setting, self, first_layers(setting, "cafe"))
 
@@ -231,6 +231,7 @@ class CafeAttack:
             representations=tuple(h) if two else None,
             layers=tuple(layer.name for layer in self._layers) if two else None,
             labels=labels,
+            used=(*Recovery.used, *((PIXELS,) if three and self._options.clip else ())),
             notes=tuple(self._notes()),
         )
 

@@ -126,14 +126,10 @@ class DataObjective:
     def __init__(self, setting: Setting, layers: Sequence[str], weights: Weights) -> None:
         self._setting, self._layers, self._weights = setting, layers, weights
         self._engine = Engine(setting)
+        self.device = self._engine.device
         self._bottoms: list[nn.Module] = []
         self._parameters: tuple[Tensor, ...] = ()
         self._of: ModelTensors | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """Return where the computing is done."""
-        return self._engine.device
 
     def __call__(
         self, observation: Observation, slices: Sequence[Tensor], labels: Tensor, wanted: Sequence[Tensor]

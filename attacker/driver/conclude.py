@@ -28,7 +28,7 @@ def conclude(
     out: Path,
     journal: Journal,
     stop_signals: tuple[signal.Signals, ...] = STOP_SIGNALS,
-) -> None:
+) -> Recovery:
     """Let the attack recover and write down what it found; too few rounds are no error if the run was cut short."""
     began = time.monotonic()
     journal.state("attacking")
@@ -43,6 +43,7 @@ def conclude(
         write_recovery(out, setting, recovery)
     write_summary(out, config, setting, record, recovery=recovery, attack_seconds=time.monotonic() - began)
     write_events(out, record)
+    return recovery
 
 
 @contextlib.contextmanager

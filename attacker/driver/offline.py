@@ -67,10 +67,8 @@ def _memory_errors_explained(setting: Setting) -> Iterator[None]:
         short = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
         if not short:
             raise
-        raise UserError(
-            f"there is too little memory to attack the recorded run, which says that it has {_samples(setting)}; "
-            f"take a machine with more"
-        ) from None
+        says = f"which says that it has {_samples(setting)}; take a machine with more"
+        raise UserError(f"there is too little memory to attack the recorded run, {says}") from None
 
 
 def _samples(setting: Setting) -> str:

@@ -22,7 +22,6 @@ MARGIN = 0.5
 """Cores that it leaves free of those that no other process uses."""
 WINDOW = 0.5
 """Seconds after which the cores are looked at again: the counters are too coarse for less."""
-
 _NOT_WORK = {"idle", "iowait", "guest", "guest_nice"}
 """What is no work, or is counted as the user's too."""
 

@@ -16,7 +16,7 @@ from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.folder.recovered import PARTIAL
 from vfl.folder.summary import Queue
 from vfl.folder.transcript.spool import SLOTS, Places, Spool
-from vfl.forkserver import context, warm_up
+from vfl.forkserver import context, end_process, warm_up
 
 GRACE_SECONDS = 5.0
 
@@ -39,10 +39,7 @@ class AttackProcess:
     def end(self) -> None:
         """Hang up, and make sure that the process is gone."""
         self.pipe.close()
-        self._process.join(GRACE_SECONDS)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+        end_process(self._process, GRACE_SECONDS)
 
 
 class RemoteAttack:
@@ -129,9 +126,8 @@ class RemoteAttack:
         try:
             message = self._pipe.recv()
         except (EOFError, ConnectionError):
-            raise RunFailedError(
-                "the attack's process ended without a word: was it killed, or was there too little memory?"
-            ) from None
+            ended = "the attack's process ended without a word"
+            raise RunFailedError(f"{ended}: was it killed, or was there too little memory?") from None
         if isinstance(message, CafeError):
             raise message
         if isinstance(message, int) and message:

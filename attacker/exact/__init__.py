@@ -1,14 +1,12 @@
 """`exact`: with frozen parameters steps I and II are linear algebra, and two epochs give every sample away."""
 
-from typing import Literal
-
 from pydantic import Field
 
 from attacker.exact.attack import Either, ExactAttack
-from attacker.exact.choice import Wanted, choose
-from attacker.interface import Attack, AttackPlugin, attacks
+from attacker.exact.choice import Choice, Wanted, choose
+from attacker.exact.one_gradient.recover import OneGradient, OrTogether
+from attacker.interface import Attack, AttackPlugin, Lack, RefusalError, attacks
 from attacker.inversion import InversionOptions
-from vfl.errors import UserError
 from vfl.observation import Setting
 
 
@@ -19,26 +17,30 @@ class Exact(AttackPlugin):
     method: Wanted = Field(
         "auto", description="how steps I and II are solved; auto goes by the room in the layers, and by the outcome"
     )
-    epochs: Literal[1] | None = Field(None, description="1: each sample from a single gradient, without the indices")
-    relink: bool = Field(False, description="take the indices for made-up ones: which batches share samples is found")
+    trust_indices: bool = Field(True, description="false: take the indices for made-up ones, and name no sample")
     step_three: bool = Field(True, description="go on from the representations to the data")
     inversion: InversionOptions = Field(InversionOptions(), description="the tunables of step III")
 
+    def choice(self, setting: Setting) -> Choice:
+        """Decide what to do."""
+        choice = choose(setting, "one_gradient" if self.method == "auto" and not self.trust_indices else self.method)
+        if not self.trust_indices and choice.method != "one_gradient":
+            name = f"exact by {choice.method.replace('_', ' ')}"
+            raise RefusalError(name, Lack("indices to join rounds by", "attack.trust_indices is false"))
+        return choice
+
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the schedule or the model cannot give the samples away."""
-        single = self.epochs == 1
-        choice = choose(setting, self.method, single)
-        if self.relink and (
-            single or choice.method != "subspaces" or setting.schedule == "uniform" or not setting.frozen
-        ):
-            raise UserError(
-                "attack exact with relink: needs the subspaces of two epochs (schedule epochs or orthogonal, "
-                "training.lr 0, layers with room for two batches, attack.epochs not 1)"
-            )
+        choice = self.choice(setting)
         inversion = self.inversion if self.step_three else None
         if inversion is not None:
             inversion.check_engine()
-        attack = ExactAttack(setting, choice, inversion, relinks=self.relink)
-        if choice.beside is None or self.relink:
+        if choice.method == "one_gradient":
+            alone = OneGradient(setting, choice, inversion, trust_indices=self.trust_indices)
+            if choice.beside is None or inversion is None:
+                return alone
+            return OrTogether(alone, ExactAttack(setting, choice.beside, inversion))
+        attack = ExactAttack(setting, choice, inversion)
+        if choice.beside is None:
             return attack
-        return Either(attack, ExactAttack(setting, choice.beside, inversion))
+        return Either(attack, ExactAttack(setting, choice.beside, inversion, beside=attack))

@@ -7,23 +7,26 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from attacker.exact.certificate import UNSURE
+from attacker.certificate import Evidence
 from attacker.exact.choice import Choice
 from attacker.exact.collect import Rounds
 from attacker.exact.moving.recover import recover_moving
 from attacker.exact.moving.trail import Trails
-from attacker.exact.notes import notes_on_gradients, notes_on_models, notes_on_rounds
+from attacker.exact.notes import notes_on_certificates, notes_on_gradients, notes_on_models, notes_on_rounds
 from attacker.exact.step_three import Inverted, step_three
 from attacker.exact.steps12.cells import Cell, cells_of
 from attacker.exact.steps12.methods import FirstSteps
+from attacker.exact.steps12.residual import UNSURE
 from attacker.exact.steps12.solve import Solved
 from attacker.exact.workers.labels import NOTE, Joined, Network, by_labels, join_workers, unjoined
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
+from attacker.inversion.values import prior
 from vfl.device import one_thread
 from vfl.errors import UserError
 from vfl.models.whole import WholeModel, known_model
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.recovery import CERTIFIED
 
 FEW = 0.02
 """The share of all slices that may stay together without rounds after a warm-up being looked at: that takes longer."""
@@ -33,28 +36,45 @@ class ExactAttack:
     """Collects rounds, solves, inverts."""
 
     def __init__(
-        self, setting: Setting, choice: Choice, inversion: InversionOptions | None, *, relinks: bool = False
+        self,
+        setting: Setting,
+        choice: Choice,
+        inversion: InversionOptions | None,
+        *,
+        beside: "ExactAttack | None" = None,
     ) -> None:
-        self._setting, self._choice, self._inversion, self._relinks = setting, choice, inversion, relinks
+        """Begin; an attack `beside` another one sees the same rounds, and leaves keeping the evidence to it."""
+        self._setting, self._choice, self._inversion = setting, choice, inversion
         self._rounds = Rounds(setting, choice)
         self._parameters: ModelTensors | None = None
         self._version = -1
         self._trails = None if setting.frozen else Trails(setting, choice)
         """While parameters move; None once there is no need for it."""
+        self._evidence: Evidence
+        self._collects = beside is None or beside._choice.layers != choice.layers
+        self._evidence = Evidence(setting, choice.layers) if beside is None or self._collects else beside._evidence
+        self.explained = 0
+        """How many slices' pairs of h and v explain their gradients, by the last recovery from frozen rounds."""
 
     def observe(self, observation: Observation) -> None:
         """Reduce one round to what is needed of it."""
         if self._parameters is None:
             self._parameters, self._version = observation.parameters, observation.version
+        if self._collects:
+            self._evidence.add(observation)
         with one_thread():
             if self._trails:
                 self._trails.add(observation)
             if observation.version != self._version:
                 return
-            if not self._relinks or len(self._rounds.batches) < 2 * self._per_epoch:
-                self._rounds.add(observation)
+            self._rounds.add(observation)
             if self._trails and self._rounds.twice and self._rounds.parted:
                 self._trails = None  # a warm-up: its frozen rounds tell everything
+
+    @property
+    def slices(self) -> int:
+        """Return how many slices there are to recover."""
+        return self._setting.samples * self._setting.workers
 
     def without_step_three(self) -> "ExactAttack":
         """Return the same attack on the same rounds, which ends with the representations."""
@@ -64,13 +84,8 @@ class ExactAttack:
 
     @property
     def _known(self) -> Tensor | None:
-        """Return the labels that the coordinator has; None too where it is not known which sample is which."""
-        labels = self._setting.labels
-        return None if labels is None or self._relinks else torch.tensor(labels)
-
-    @property
-    def _per_epoch(self) -> int:
-        return -(-self._setting.samples // self._setting.batch_size)
+        """Return the labels that the coordinator has."""
+        return None if self._setting.labels is None else torch.tensor(self._setting.labels)
 
     def recover(self, progress: Progress) -> Recovery:
         """Steps I and II, then III."""
@@ -93,20 +108,19 @@ class ExactAttack:
         if self._inversion is None and not self._sees_data:
             raise UserError("attack exact with step_three false: the parameters moved, and step III is how it follows")
         options = self._inversion or InversionOptions()
-        return recover_moving(self._setting, self._choice, trails, options=options, progress=progress)
+        return recover_moving(
+            self._setting, self._choice, trails, evidence=self._evidence, options=options, progress=progress
+        )
 
     def _from_frozen(self, progress: Progress) -> Recovery:
         """Recover from the rounds with the first parameters."""
         assert self._parameters is not None
-        if self._relinks and len(self._rounds.batches) == 2 * self._per_epoch:
-            with one_thread():
-                self._rounds.relink(self._per_epoch)
         cells = cells_of(self._rounds.batches, self._setting.samples)
         self._check(cells)
         known = known_model(self._setting, self._parameters).eval()
         bottoms = list(known.bottoms)
         first_steps = FirstSteps(self._setting, self._choice, self._rounds)
-        solved, certificates = first_steps.solve(cells, bottoms, progress)
+        solved, unexplained = first_steps.solve(cells, bottoms, progress)
         if self._choice.method != "subspaces":
             cells = [Cell((n,), ()) for n in range(self._setting.samples)]
         around = Network.of(self._setting, self._choice.layers, known).bypassed()
@@ -116,34 +130,42 @@ class ExactAttack:
         groups, known_labels = self._arbitrary(cells), self._known
         if known_labels is not None:
             joined, groups = by_labels(cells, joined, known_labels)
-        certificate = torch.stack([c[order] for c, order in zip(certificates, joined.orders, strict=True)], dim=1)
-        certificate = torch.fmax(certificate, joined.misfits)
+        residual = torch.stack([own[order] for own, order in zip(unexplained, joined.orders, strict=True)], dim=1)
+        residual = torch.fmax(residual, joined.misfits)
+        self.explained = int((residual <= UNSURE).sum())
         found = [own.h[order] for own, order in zip(solved, joined.orders, strict=True)]
         inverted = early.reordered(joined.orders) if early else self._invert(cells, bottoms, found, progress)
+        certificates = self._certify(inverted, joined.labels)
         return Recovery(
             slices=inverted.slices if inverted else None,
             representations=tuple(h.float() for h in found),
             layers=tuple(layer.name for layer in self._choice.layers),
             labels=joined.labels,
             cells=groups,
-            certificates=certificate,
+            certificates=certificates,
             rounds=tuple(self._rounds.numbers),
             used=(
-                *(() if self._relinks or (self._choice.single and known_labels is None) else ("indices",)),
+                "indices",
                 "parameters",
                 "gradients",
                 *(() if known_labels is None else ("labels",)),
+                *prior(self._setting, self._choice.layers, self._inversion),
             ),
             notes=(
                 f"Steps I and II by {self._choice.method.replace('_', ' ')}.",
                 *((f"{self._choice.remark}.",) if self._choice.remark else ()),
-                *notes_on_gradients(cells, certificate, self._rounds.noisy, solved),
-                *notes_on_models(self._setting, self._choice, bottoms, certificates=certificate, inverted=inverted),
-                *notes_on_rounds(self._choice, certificate, self._rounds.noisy),
+                *notes_on_gradients(cells, residual, self._rounds, solved),
+                *notes_on_models(self._setting, self._choice, bottoms, residuals=residual, inverted=inverted),
+                *notes_on_rounds(self._choice, residual, self._rounds.noisy),
+                *notes_on_certificates(certificates, self._evidence),
                 *joined.notes,
                 *(() if known_labels is None else (NOTE,)),
             ),
         )
+
+    def _certify(self, inverted: Inverted | None, labels: Tensor) -> Tensor | None:
+        """Hold the data against all rounds."""
+        return None if inverted is None else self._evidence.certify(inverted.slices, labels)
 
     def _join(
         self,
@@ -174,9 +196,7 @@ class ExactAttack:
         )  # fmt: skip
 
     def _arbitrary(self, cells: Sequence[Cell]) -> tuple[tuple[int, ...], ...]:
-        """Return the groups of samples whose order is arbitrary: all of them where the names are made up."""
-        if self._relinks:
-            return (tuple(range(self._setting.samples)),)
+        """Return the groups of samples whose order is arbitrary."""
         return tuple(cell.samples for cell in cells if len(cell.samples) > 1)
 
     def _check(self, cells: Sequence[Cell]) -> None:
@@ -188,7 +208,7 @@ class ExactAttack:
                 f"{missing[0]} for one) in {len(self._rounds.batches)} rounds; more rounds are needed"
             )
         once = [n for cell in cells if len(cell.rounds) < 2 for n in cell.samples]
-        if once and not self._choice.single and self._choice.method == "subspaces":
+        if once and self._choice.method == "subspaces":
             raise UserError(
                 f"attack exact: {len(once)} of {self._setting.samples} samples were drawn only once (sample {once[0]} "
                 f"for one) and each must be in two batches; more rounds are needed"
@@ -196,16 +216,16 @@ class ExactAttack:
 
 
 def certified(recovery: Recovery) -> int:
-    """Return how many slices explain their gradients."""
-    assert recovery.certificates is not None
-    return int((recovery.certificates <= UNSURE).sum())
+    """Return how many slices are certified."""
+    return 0 if recovery.certificates is None else int((recovery.certificates < CERTIFIED).sum())
 
 
 def _leaves_cells(recovery: Recovery) -> bool:
-    """Tell whether more than a few slices of samples that no batch parts are unknown or unsure."""
-    assert recovery.certificates is not None
+    """Tell whether more than a few slices of samples that no batch parts are not certified."""
+    if recovery.certificates is None:
+        return False
     together = [sample for cell in recovery.cells for sample in cell]
-    unsure = ~(recovery.certificates[together] <= UNSURE)
+    unsure = ~(recovery.certificates[together] < CERTIFIED)
     return int(unsure.sum()) > FEW * recovery.certificates.numel()
 
 
@@ -221,19 +241,20 @@ class Either:
         self._squares.observe(observation)
 
     def recover(self, progress: Progress) -> Recovery:
-        """Recover by subspaces; by least squares where that certifies more slices."""
+        """Recover by subspaces; by least squares where that explains more slices' gradients."""
         first = self._subspaces.recover(progress)
-        assert first.certificates is not None
-        before, slices = certified(first), first.certificates.numel()
+        before, slices = self._subspaces.explained, self._subspaces.slices
         if before == slices:
             return first
+        trial = self._squares.without_step_three()
         try:
-            after = certified(self._squares.without_step_three().recover(progress))
+            trial.recover(progress)
         except UserError as error:  # a run that ended early
             return replace(first, notes=(*first.notes, f"By least squares nothing more: {error}."))
+        after = trial.explained
         if after <= before:
-            note = f"Least squares was tried too: it certifies {after} of {slices} slices, subspaces {before}."
+            note = f"Least squares was tried too: it explains {after} of {slices} slices, subspaces {before}."
             return replace(first, notes=(*first.notes, note))
         second = self._squares.recover(progress)
-        note = f"Subspaces were tried first: they certify {before} of {slices} slices, least squares {after}."
+        note = f"Subspaces were tried first: they explain {before} of {slices} slices, least squares {after}."
         return replace(second, notes=(second.notes[0], note, *second.notes[1:]))

@@ -1,6 +1,5 @@
 """What the attack will do, decided before the first round: the layer at each worker, the method, or why none works."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -8,15 +7,18 @@ from typing import Literal
 
 from torch import nn
 
+from attacker.exact.rays import enough_zeros
 from attacker.exact.steps12.completion import too_few_rounds
+from attacker.exact.workers.tails import affine_after
 from attacker.least_squares import SKETCH, undetermined, written_otherwise
-from attacker.steady import batchwise, by_chance, steady_input
-from vfl.errors import UserError
+from attacker.refusal import FROZEN, Lack, RefusalError
+from attacker.steady import batchwise, by_chance, steady_input, zeros_before
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
 from vfl.observation import Setting
+from vfl.partition import Shape
 
-Method = Literal["subspaces", "least_squares", "rank_one"]
+Method = Literal["subspaces", "one_gradient", "least_squares", "rank_one"]
 Wanted = Literal["auto"] | Method
 LEAST = 3
 """Rounds that a sample must have been in while parameters move: two of them share other samples too."""
@@ -34,8 +36,6 @@ class Choice:
 
     method: Method
     layers: tuple[FullyConnected, ...]
-    single: bool = False
-    """Whether each sample is taken from a single gradient, without the indices."""
     beside: "Choice | None" = None
     """What the rounds are kept for too, should this method leave samples open."""
     hint: str | None = None
@@ -44,29 +44,26 @@ class Choice:
     """What to say in any case."""
 
 
-def choose(setting: Setting, wanted: Wanted, single: bool) -> Choice:
-    """Decide, or raise UserError with everything that stands in the way."""
-    case = _Case.of(setting, single)
+def choose(setting: Setting, wanted: Wanted) -> Choice:
+    """Decide, or raise RefusalError with everything that stands in the way."""
+    case = _Case.of(setting)
     if case.chance:
         return _despite_chance(case, wanted)
     if wanted != "auto":
         refusal = REFUSAL[wanted](case)
         if refusal:
-            by = "" if wanted == "subspaces" else f" by {wanted.replace('_', ' ')}"
-            raise UserError(f"attack exact{by}: {refusal}")
+            raise RefusalError("exact", replace(refusal, by=wanted.replace("_", " ")))
         return case.choice(wanted)
-    refusals: dict[Method, str] = {}
-    # Subspaces last where they need other layers than the first: of these less is known for certain
-    needs_later = tuple(case.with_room) != case.first
-    for method in sorted(REFUSAL, key=lambda method: needs_later and method == "subspaces"):
+    refusals: dict[Method, Lack] = {}
+    # Subspaces last where parameters move, or where they need other layers than the first: less is certain then
+    late = case.moves or tuple(case.with_room) != case.first
+    for method in sorted(REFUSAL, key=lambda method: late and method == "subspaces"):
         refusal = REFUSAL[method](case)
         if refusal is None:
-            return _with_help(case) if method == "subspaces" else case.choice(method)
-        refusals[method] = refusal
-    raise UserError(
-        f"attack exact: {refusals['subspaces']}; least squares: {refusals['least_squares']}; "
-        f"rank one: {refusals['rank_one']}"
-    )
+            help_of = {"subspaces": _with_help, "one_gradient": _with_followers}.get(method)
+            return help_of(case) if help_of else case.choice(method)
+        refusals[method] = replace(refusal, by=method.replace("_", " "))
+    raise RefusalError("exact", *(refusals[method] for method in REFUSAL))
 
 
 @dataclass(frozen=True)
@@ -74,34 +71,26 @@ class _Case:
     """What the methods are judged by."""
 
     setting: Setting
-    single: bool
     bottoms: Sequence[nn.Module]
     layers: Sequence[Sequence[FullyConnected]]
     """Of each worker those that can be attacked, at least one."""
-    chance: Sequence[str]
+    chance: Sequence[Lack]
     """What in the model makes a sample's gradient differ each time."""
 
     @classmethod
-    def of(cls, setting: Setting, single: bool) -> "_Case":
-        """Look at the models; raise UserError with what stands in the way of every method."""
+    def of(cls, setting: Setting) -> "_Case":
+        """Look at the models; raise RefusalError with what stands in the way of every method."""
         bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
         chance = by_chance(setting)
-        problems = [*_moving(setting, single), *batchwise(setting), *(() if setting.frozen else chance)]
-        if problems:
-            raise UserError("attack exact: " + "; ".join(problems))
-        case = cls(setting, single, bottoms, [_usable(setting, m, bottom) for m, bottom in enumerate(bottoms)], chance)
-        if case.unbiased is not None and not setting.frozen:
-            raise UserError(
-                f"attack exact: the parameters move, and no fully connected layer of worker {case.unbiased} has a "
-                f"bias, whose gradient tells the lengths; set training.lr to 0, or give a layer a bias"
-            )
-        return case
+        lacks = batchwise(setting)
+        if lacks:
+            raise RefusalError("exact", *lacks)
+        return cls(setting, bottoms, [_usable(setting, m, bottom) for m, bottom in enumerate(bottoms)], chance)
 
     def choice(self, method: Method) -> Choice:
         """Return what is done by a method that does not refuse."""
-        if method != "subspaces":
-            return Choice(method, self.first)
-        return Choice(method, tuple(layer for layer in self.with_room if layer is not None), self.single)
+        layers = {"subspaces": self.with_room, "one_gradient": self.with_zeros}.get(method, self.first)
+        return Choice(method, tuple(layer for layer in layers if layer is not None))
 
     @property
     def first(self) -> tuple[FullyConnected, ...]:
@@ -112,12 +101,37 @@ class _Case:
     def with_room(self) -> list[FullyConnected | None]:
         """Return each worker's first layer whose gradients show the whole batch and keep two batches apart."""
         k = self.setting.batch_size
-        longer = k if self.single else 2 * k
 
         def has_room(layer: FullyConnected) -> bool:
-            return k <= min(layer.inputs, layer.outputs) and longer <= max(layer.inputs, layer.outputs)
+            return k <= min(layer.inputs, layer.outputs) and 2 * k <= max(layer.inputs, layer.outputs)
 
         return [next(filter(has_room, own), None) for own in self.layers]
+
+    @cached_property
+    def with_zeros(self) -> list[FullyConnected | None]:
+        """Return each worker's first layer that takes what a ReLU leaves, and whose gradients show the whole batch."""
+        return [
+            next((layer for layer in own if self._has_zeros(bottom, layer, box.shape)), None)
+            for own, bottom, box in zip(self.layers, self.bottoms, self.setting.boxes, strict=True)
+        ]
+
+    def _has_zeros(self, bottom: nn.Module, layer: FullyConnected, shape: Shape) -> bool:
+        k = self.setting.batch_size
+        if k > min(layer.inputs, layer.outputs) or not layer.bias or layer.sees_data:
+            return False
+        # what comes back through an affine rest has the same directions for all samples, one fewer than classes
+        apart = k < self.setting.classes or not affine_after(bottom, layer.name, shape)
+        return apart and zeros_before(bottom, layer.name, shape) >= enough_zeros(k)
+
+    @property
+    def per_epoch(self) -> int:
+        """Return how many rounds an epoch has."""
+        return -(-self.setting.samples // self.setting.batch_size)
+
+    @property
+    def moves(self) -> bool:
+        """Whether the parameters move before two epochs are over."""
+        return not self.setting.frozen and self.setting.still_rounds < 2 * self.per_epoch
 
     @property
     def unbiased(self) -> int | None:
@@ -125,67 +139,84 @@ class _Case:
         return next((worker for worker, layer in enumerate(self.first) if not layer.bias), None)
 
 
-def _subspaces_refusal(case: _Case) -> str | None:
-    """Return why the batches' subspaces, which meet in the samples that they share, do not tell these apart."""
+def _subspaces_refusal(case: _Case) -> Lack | None:
+    """Return what lacks for the batches' subspaces, which meet in the samples that they share, to tell these apart."""
     setting, n, k = case.setting, case.setting.samples, case.setting.batch_size
     if not setting.frozen and any(layer and 2 * k > layer.inputs for layer in case.with_room):
-        return "the parameters move, so the layer's inputs must hold two batches; use smaller batches"
+        narrow = next(m for m, layer in enumerate(case.with_room) if layer and 2 * k > layer.inputs)
+        return Lack(f"layers with {2 * k} inputs, two batches, while the parameters move", f"worker {narrow} has none")
+    if not setting.frozen and setting.schedule == "uniform":
+        return Lack("epochs (or orthogonal) as federation.schedule while the parameters move", "it is uniform")
+    if not setting.frozen and case.unbiased is not None:
+        needs = "a fully connected layer with a bias, whose gradient tells the lengths, while the parameters move"
+        return Lack(needs, f"worker {case.unbiased} has none")
     if None in case.with_room:
         worker = case.with_room.index(None)
         own = case.first[worker]
-        return (
-            f"batches of {k} do not fit worker {worker}'s fully connected layers (the first is {own.inputs} to "
-            f"{own.outputs}; both must hold a batch, the larger two)"
+        return Lack(
+            f"at each worker a fully connected layer that holds the batches ({k} inputs and {k} outputs or more, "
+            f"{2 * k} of either)",
+            f"worker {worker}'s first has {own.inputs} inputs and {own.outputs} outputs",
         )
-    if case.single:
-        return None
     if k >= n > 1:
         return undetermined(setting)
-    per_epoch = math.ceil(n / k)
-    moves = not setting.frozen and setting.still_rounds < 2 * per_epoch
-    epochs = LEAST if moves else 2
-    if setting.schedule == "uniform" or setting.rounds >= epochs * per_epoch:
+    epochs = LEAST if case.moves else 2
+    if setting.schedule == "uniform" or setting.rounds >= epochs * case.per_epoch:
         return None
-    why = " while the parameters move" if moves else ""
-    less = "training.lr to 0" if moves else "attack.epochs to 1 for what a single gradient shows"
-    return (
-        f"{n} samples in batches of {k} need {epochs} epochs ({epochs * per_epoch} rounds){why}, the run has "
-        f"{setting.rounds} rounds; set federation.epochs to {epochs}, or {less}"
+    why = " while the parameters move" if case.moves else ""
+    return Lack(
+        f"{epochs} epochs ({epochs * case.per_epoch} rounds) for {n} samples in batches of {k}{why}",
+        f"the run has {setting.rounds} rounds",
     )
 
 
-def _least_squares_refusal(case: _Case) -> str | None:
-    """Return why the rounds, linear equations for the samples' gradients, do not determine them."""
+def _one_gradient_refusal(case: _Case) -> Lack | None:
+    """Return what lacks for a batch to show as the extreme rays of one gradient's cone."""
+    if None not in case.with_zeros:
+        return None
+    k = case.setting.batch_size
+    return Lack(
+        f"at each worker a fully connected layer with a bias that takes what a ReLU leaves and holds a batch ({k} "
+        f"outputs or more, and inputs of which the ReLU makes {enough_zeros(k):.0f} or more zero)",
+        f"worker {case.with_zeros.index(None)} has none",
+    )
+
+
+def _least_squares_refusal(case: _Case) -> Lack | None:
+    """Return what lacks for the rounds, linear equations for the samples' gradients, to determine them."""
     if not case.setting.frozen:
-        return "the parameters move, and with them every sample's gradient"
+        return FROZEN
     if case.unbiased is not None:
-        return f"no fully connected layer of worker {case.unbiased} has a bias, whose gradient it begins with"
-    return "it needs the batch indices of many rounds" if case.single else undetermined(case.setting)
+        return Lack(
+            "a fully connected layer with a bias, whose gradient it begins with", f"worker {case.unbiased} has none"
+        )
+    return undetermined(case.setting)
 
 
-def _rank_one_refusal(case: _Case) -> str | None:
-    """Return why rank one does not complete rounds that are too few for least squares."""
-    if not case.setting.frozen or case.single or case.unbiased is not None:
-        return "it needs frozen parameters, indices and a bias"
+def _rank_one_refusal(case: _Case) -> Lack | None:
+    """Return what lacks for rank one to complete rounds that are too few for least squares."""
+    if not case.setting.frozen or case.unbiased is not None:
+        return _least_squares_refusal(case)
     return too_few_rounds(case.setting, case.first)
 
 
-REFUSAL: dict[Method, Callable[[_Case], str | None]] = {
+REFUSAL: dict[Method, Callable[[_Case], Lack | None]] = {
     "subspaces": _subspaces_refusal,
     "least_squares": _least_squares_refusal,
+    "one_gradient": _one_gradient_refusal,
     "rank_one": _rank_one_refusal,
 }
-"""Why a method cannot tell the samples apart; None if it can."""
+"""What a method lacks to tell the samples apart; None if it can."""
 
 
 def _with_help(case: _Case) -> Choice:
     """Choose subspaces, with least squares beside them or a hint at it: should they leave samples open, it may not."""
     choice = case.choice("subspaces")
-    if not case.setting.frozen or case.single or case.unbiased is not None:
+    if not case.setting.frozen or case.unbiased is not None:
         return choice
     too_few = _least_squares_refusal(case)
     if too_few:
-        return replace(choice, hint=f"Least squares takes more rounds: {too_few}.")
+        return replace(choice, hint=f"Least squares was not tried: {too_few}.")
     size = squares_bytes(case.setting, case.first)
     if size <= MOST_BYTES:
         return replace(choice, beside=case.choice("least_squares"))
@@ -196,15 +227,26 @@ def _with_help(case: _Case) -> Choice:
     return replace(choice, hint=hint)
 
 
+def _with_followers(case: _Case) -> Choice:
+    """Choose one gradient each, with subspaces beside it where they could follow the samples through rounds."""
+    choice = case.choice("one_gradient")
+    return choice if _subspaces_refusal(case) else replace(choice, beside=case.choice("subspaces"))
+
+
 def _despite_chance(case: _Case, wanted: Wanted) -> Choice:
-    """Choose subspaces for models that differ each time, if what flows into the layers is the same."""
-    refusal = _subspaces_refusal(case)
-    if wanted in ("auto", "subspaces") and not refusal:
-        choice = case.choice("subspaces")
-        parts = zip(case.bottoms, case.setting.boxes, choice.layers, strict=True)
-        if all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
-            return replace(choice, remark=CHANCE)
-    raise UserError("attack exact: " + "; ".join([*case.chance, *([refusal] if refusal else [])]))
+    """Choose a method for models that differ each time, if what flows into the layers is the same."""
+    lacks = list(case.chance)
+    methods: tuple[Method, ...] = ("one_gradient",) if case.moves else ("subspaces", "one_gradient")
+    for method in methods:
+        refusal = REFUSAL[method](case)
+        if refusal:
+            lacks.append(replace(refusal, by=method.replace("_", " ")))
+        elif wanted in ("auto", method):
+            choice = case.choice(method)
+            parts = zip(case.bottoms, case.setting.boxes, choice.layers, strict=True)
+            if all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
+                return replace(choice, remark=CHANCE)
+    raise RefusalError("exact", *lacks)
 
 
 def squares_bytes(setting: Setting, layers: Sequence[FullyConnected]) -> int:
@@ -213,25 +255,11 @@ def squares_bytes(setting: Setting, layers: Sequence[FullyConnected]) -> int:
     return 8 * numbers * min(setting.rounds, 2 * setting.samples)
 
 
-def _moving(setting: Setting, single: bool) -> list[str]:
-    """Return why samples cannot be followed through moving parameters."""
-    if not setting.frozen and single:
-        return ["the parameters move, and attack.epochs 1 does not follow them; leave it out, or set training.lr to 0"]
-    if not setting.frozen and setting.schedule == "uniform":
-        return [
-            "the parameters move, and it follows them through epochs: set federation.schedule to epochs, "
-            "or training.lr to 0"
-        ]
-    return []
-
-
 def _usable(setting: Setting, worker: int, bottom: nn.Module) -> list[FullyConnected]:
     """Return a worker's layers whose gradients tell lengths too; without any, those that tell directions alone."""
     shape = setting.boxes[worker].shape
     layers = fully_connected(bottom, shape)
     if not layers:
-        raise UserError(
-            f"attack exact: the model of worker {worker} has no fully connected layer, whose gradient it reads (one "
-            f"that takes a sample in several rows, as tokens, is none)" + written_otherwise(bottom, shape)
-        )
+        needs = "a fully connected layer that takes a sample in one row (not as tokens), whose gradient it reads"
+        raise RefusalError("exact", Lack(needs, f"worker {worker}'s model has none{written_otherwise(bottom, shape)}"))
     return [layer for layer in layers if layer.bias] or layers

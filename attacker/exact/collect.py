@@ -6,12 +6,9 @@ import torch
 from torch import Tensor
 
 from attacker.exact.choice import Choice
-from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.completion import kept
-from attacker.exact.steps12.factors import Factors, factorize
-from attacker.exact.steps12.subspaces import cell_subspaces, inputs_side, outputs_side
 from attacker.least_squares import sketch_of
-from vfl.errors import UserError
+from vfl.maths.factors import Factors, factorize
 from vfl.observation import Observation, Setting
 
 ENOUGH = 5
@@ -45,8 +42,18 @@ class Rounds:
     @property
     def noisy(self) -> bool:
         """Whether the typical gradient has more than rounding beyond its rank."""
-        shares = [f.noise / float(f.sigma[0]) for own in self.factors for f in own if f.rank]
-        return bool(shares) and sorted(shares)[len(shares) // 2] > NOISY
+        return noisy([f for own in self.factors for f in own])
+
+    def hidden(self, lost: Tensor) -> Tensor:
+        """Tell which lost slices (samples, workers) may be in what all their batches show beyond the found ones."""
+        if self._choice.method != "subspaces":
+            return torch.zeros_like(lost)  # least squares loses those whose gradients are zero
+        hidden = lost.clone()
+        for worker, own in enumerate(self.factors):
+            for batch, factors in zip(self.batches, own, strict=True):
+                if factors.rank <= int((~lost[batch, worker]).sum()):
+                    hidden[batch, worker] = False
+        return hidden
 
     @property
     def twice(self) -> bool:
@@ -75,38 +82,10 @@ class Rounds:
                 product = self.sketches[worker] @ weight.detach().cpu().to(torch.float64)
                 self.sketched[worker].append((bias.detach().cpu().to(torch.float64), product))
 
-    def relink(self, first_epoch: int) -> None:
-        """Take the rounds' indices, of two epochs, for made-up ones, and make up others that the gradients bear out.
-
-        Workers may map the coordinator's indices to rows by a secret of their own, which by itself protects nothing:
-        two batches meet in the span of the samples that they share, whatever these are called, and the dimension of
-        that meeting is their number. So for all pairs of batches of two epochs the counts are known, and names are
-        made up that fit them. Who is who stays unknown.
-        """
-        sizes = torch.tensor([len(batch) for batch in self.batches])
-        misfits = []
-        for own in self.factors:
-            counts = _shared(own, first_epoch)
-            rows = (counts.sum(1) - sizes[:first_epoch]).abs().sum()
-            columns = (counts.sum(0) - sizes[first_epoch:]).abs().sum()
-            misfits.append(int(torch.maximum(rows, columns)))
-            if misfits[-1] == 0:  # the counts make up whole batches
-                first, second = counts.nonzero().repeat_interleave(counts[counts > 0], 0).T
-                names = [first == t for t in range(first_epoch)] + [second == t for t in range(counts.shape[1])]
-                self.batches = [own.nonzero()[:, 0] for own in names]
-                return
-        raise UserError(
-            f"attack exact with relink: at no worker do the gradients say which batches share samples (the counts miss "
-            f"{min(misfits)} of {int(sizes[:first_epoch].sum())} samples at best): samples that leak nothing or look "
-            f"alike, or altered gradients"
-        )
-
     def _wanted(self, batch: Tensor) -> bool:
         """Tell whether a round says something new of any sample; with that, memory grows with the samples."""
         if self._choice.method != "subspaces":
             return len(self.batches) < 2 * len(self._drawn)
-        if self._choice.single and bool((self._drawn[batch] > 0).any()):
-            return False
         # Samples have been together in all their batches as long as they carry the same cell number; a cell of which
         # only a part is in the batch comes apart. No more than the batch is looked at, however many samples there are.
         cells, place, counts = self._cell[batch].unique(return_inverse=True, return_counts=True)
@@ -122,9 +101,7 @@ class Rounds:
         return new
 
 
-def _shared(own: Sequence[Factors], first_epoch: int) -> Tensor:
-    """Return how many samples each batch of the first epoch shares with each of the second."""
-    roomier = inputs_side if len(own[0].left) >= len(own[0].right) else outputs_side
-    pairs = [Cell((), (a, b)) for a in range(first_epoch) for b in range(first_epoch, len(own))]
-    meetings = cell_subspaces(pairs, [roomier(one) for one in own])
-    return torch.tensor([meeting.shape[1] for meeting in meetings]).reshape(first_epoch, -1)
+def noisy(factors: Sequence[Factors]) -> bool:
+    """Tell whether the typical of some gradients has more than rounding beyond its rank."""
+    shares = sorted(f.noise / float(f.sigma[0]) for f in factors if f.rank)
+    return bool(shares) and shares[len(shares) // 2] > NOISY

@@ -5,54 +5,74 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 
-from attacker.exact.certificate import UNSURE
+from attacker.certificate import Evidence
 from attacker.exact.choice import Choice
+from attacker.exact.collect import Rounds
 from attacker.exact.step_three import Inverted
 from attacker.exact.steps12.cells import Cell
+from attacker.exact.steps12.residual import UNSURE
 from attacker.exact.steps12.solve import Solved
 from vfl.models.layers import FullyConnected
 from vfl.models.stem import dense_functions, stem
 from vfl.observation import Setting
 from vfl.partition import Shape
+from vfl.recovery import CERTIFIED
 
 NOT_RECOVERED = "their gradients are zero, or these rounds do not tell them from other samples'; more rounds may"
-ALTERED = 1e-3
-"""A median certificate above this is not rounding: a worker changed its gradients."""
+ALTERED = "The gradients look altered: their residuals are far above rounding (a defence?)."
+FAR = 1e-3
+"""A median residual above this is not rounding: a worker changed its gradients."""
 
 
-def notes_on_gradients(cells: Sequence[Cell], certificates: Tensor, noisy: bool, solved: Sequence[Solved]) -> list[str]:
+def notes_on_gradients(cells: Sequence[Cell], residuals: Tensor, rounds: Rounds, solved: Sequence[Solved]) -> list[str]:
     """Return sentences on steps I and II."""
     notes = []
     several = [cell for cell in cells if len(cell.samples) > 1]
     if several:
         count = sum(len(cell.samples) for cell in several)
-        notes.append(f"{count} samples always come in the same batches as another: which is which is not known.")
-    lost = certificates.isnan()
+        together = f"{count} samples always come in the same batches as another"
+        notes.append(f"{together}: of those that were recovered it is not known which is which.")
+    lost = residuals.isnan()
     if bool(lost.any()):
-        notes.append(f"{int(lost.sum())} of {lost.numel()} slices were not recovered: {NOT_RECOVERED}.")
-    alone = certificates[[cell.samples[0] for cell in cells if len(cell.samples) == 1]]
-    if noisy or bool(alone.nanmedian() > ALTERED):
-        notes.append("The gradients look altered: their residuals are far above rounding (a defence?).")
-    wrong = int((certificates > UNSURE).sum())
-    if wrong:
-        notes.append(f"{wrong} slices have a certificate above {UNSURE:g} and are not to be trusted.")
+        hidden = int(rounds.hidden(lost).sum())
+        why = {
+            "because these rounds do not tell them from other samples' (more rounds may)": hidden,
+            "because the gradients of a batch of theirs show nothing but the others": int(lost.sum()) - hidden,
+        }
+        because = " and ".join(f"{count} {reason}" for reason, count in why.items() if count)
+        notes.append(f"{int(lost.sum())} of {lost.numel()} slices were not recovered: {because}.")
+    alone = residuals[[cell.samples[0] for cell in cells if len(cell.samples) == 1]]
+    if rounds.noisy or bool(alone.nanmedian() > FAR):
+        notes.append(ALTERED)
     alike = sum(int((own.h.isfinite().all(1) & own.v.isnan().any(1)).sum()) for own in solved)
     if alike:
-        notes.append(
-            f"{alike} slices look like another sample's and no batch parts them: their certificates show that "
-            f"such a slice is in their batches, not that it is theirs."
-        )
+        notes.append(f"{alike} slices look like another sample's, and no batch parts them.")
     return notes
 
 
-def notes_on_rounds(choice: Choice, certificates: Tensor, noisy: bool) -> list[str]:
+def notes_on_certificates(certificates: Tensor | None, evidence: Evidence) -> list[str]:
+    """Return what keeps samples from being certified, and of how many rounds that was asked."""
+    if certificates is None:
+        return []
+    wrong, unknown = certificates >= CERTIFIED, certificates.isnan()
+    notes = list(evidence.notes)
+    count = int(wrong.any(dim=1).sum())
+    if count:
+        notes.append(f"{count} samples do not explain all their gradients, or others would as well: do not trust them.")
+    rest = int((unknown.any(dim=1) & ~wrong.any(dim=1)).sum())
+    if rest:
+        notes.append(f"Of {rest} samples the gradients do not say whether they are right.")
+    return notes
+
+
+def notes_on_rounds(choice: Choice, residuals: Tensor, noisy: bool) -> list[str]:
     """Return what more rounds would tell, where these left most slices open."""
-    lost = certificates.isnan()
+    lost = residuals.isnan()
     return [choice.hint] if choice.hint and not noisy and 2 * int(lost.sum()) >= lost.numel() else []
 
 
 def notes_on_models(
-    setting: Setting, choice: Choice, bottoms: Sequence[nn.Module], *, certificates: Tensor, inverted: Inverted | None
+    setting: Setting, choice: Choice, bottoms: Sequence[nn.Module], *, residuals: Tensor, inverted: Inverted | None
 ) -> list[str]:
     """Return sentences on what the workers' models keep from the attack, the same one once for all it is true of."""
     found: dict[str, list[int]] = {}
@@ -60,7 +80,7 @@ def notes_on_models(
     for worker, (layer, box, model) in enumerate(zip(choice.layers, setting.boxes, bottoms, strict=True)):
         for sentence in _kept_back(layer, box.shape, model):
             found.setdefault(sentence, []).append(worker)
-        sure = certificates[:, worker] <= UNSURE
+        sure = residuals[:, worker] <= UNSURE
         count = 0 if inverted is None else int((inverted.missed[:, worker] & sure).sum())
         if count:
             before = ", ".join(stem(model, layer.name, box.shape)) or f"what comes before {layer.name}"

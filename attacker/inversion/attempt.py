@@ -9,8 +9,16 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from attacker.inversion.objective import Goal, Objective
-from attacker.inversion.values import InversionOptions, allowed, in_levels, is_image, nothing_known, start_near
+from attacker.inversion.objective import Goal, Objective, lay_out
+from attacker.inversion.values import (
+    InversionOptions,
+    allowed,
+    in_levels,
+    is_image,
+    near_levels,
+    nothing_known,
+    start_near,
+)
 from vfl.maths.adam import Adam
 from vfl.maths.lbfgs import Halving, dot, wide
 from vfl.maths.variation import ACROSS, DOWN, differences
@@ -53,8 +61,10 @@ class Chunk:
         model = copy.deepcopy(problem.model)
         if self.parameters is not None:
             model.load_state_dict(dict(self.parameters), strict=False)
-        objective = Objective.of(model.to(place), problem.layer, self.targets.to(place), problem.unit)
-        best = self.best.to(place)
+        model = model.to(place)
+        layout = lay_out(model, problem.layer, self.best.to(place))
+        objective = Objective.of(model, problem.layer, self.targets.to(place), problem.unit)
+        best = self.best.to(place, memory_format=layout)
         if self.number is None:
             x, residual = polish(objective, best, self.options, tick)
         else:
@@ -67,16 +77,26 @@ def attempt(
     objective: Goal, best: Tensor, samples: Tensor, *, number: int, seed: int, options: InversionOptions, tick: Tick
 ) -> tuple[Tensor, Tensor]:
     """Return data and residuals of attempt number 0, 1, …; `best` (samples, *shape) is what there is so far."""
-    middle = best if repairs(number) else nothing_known(best)
-    # each sample's own noise, whatever chunk it is in
-    randoms = (generator(seed, f"inversion attempt {number}", int(sample)) for sample in samples)
-    noise = torch.stack([torch.randn(best.shape[1:], generator=random) for random in randoms])
-    start = middle + start_near(best, options.noise, number < 2) * noise.to(best.device)
-    return polish(objective, search(objective, start, options, number=number, tick=tick), options, tick)
+    if number == 0 and bool(best.isfinite().all()):
+        start, steps, gentle = best, math.ceil(ESTIMATED * options.search_steps), GENTLE
+    else:
+        # each sample's own noise, whatever chunk it is in
+        randoms = (generator(seed, f"inversion attempt {number}", int(sample)) for sample in samples)
+        noise = torch.stack([torch.randn(best.shape[1:], generator=random) for random in randoms])
+        middle, gentle = (best, GENTLE) if repairs(number) else (nothing_known(best), 1.0)
+        start = middle + start_near(best, options.noise, number < 2) * noise.to(best.device)
+        steps = options.search_steps * (1 + number // 2 * 2)
+    return polish(objective, search(objective, start, options, steps=steps, gentle=gentle, tick=tick), options, tick)
+
+
+ESTIMATED = 0.6
+"""The share of its steps that the first search takes if it starts from an estimate."""
+GENTLE = 1 / 3
+"""How fast and how smooth a search is where there is something to keep, beside one from grey."""
 
 
 def repairs(number: int) -> bool:
-    """Tell whether an attempt starts from the best so far, most of which is right, or from grey."""
+    """Tell whether an attempt starts from what the one before it found, most of which is right, or from grey."""
     return number % 2 == 1
 
 
@@ -86,13 +106,9 @@ COLOUR = 2.0
 """Weight of rough colours beside rough brightness: wrong minima of photographs show as coloured noise in textures."""
 
 
-def search(objective: Goal, x: Tensor, options: InversionOptions, *, number: int, tick: Tick) -> Tensor:
-    """Return where annealed Adam gets to from x: it starts smooth and soft and ends at the true problem.
-
-    It is slower with every new start, and gentle where there is something to repair.
-    """
+def search(objective: Goal, x: Tensor, options: InversionOptions, *, steps: int, gentle: float, tick: Tick) -> Tensor:
+    """Return where annealed Adam gets to from x: it starts smooth and soft and ends at the true problem."""
     adam = Adam(BETAS)
-    steps, gentle = options.search_steps * (1 + number // 2 * 2), 1 / 3 if repairs(number) else 1.0
     for step in range(steps):
         tick()
         left = 1 - step / steps
@@ -120,15 +136,17 @@ def roughness(x: Tensor) -> Tensor:
 
 
 def _differences(x: Tensor) -> Tensor:
-    across, down = differences(x, ACROSS).flatten(1), differences(x, DOWN).flatten(1)
-    return across.sum(1) / max(1, across.shape[1]) + down.sum(1) / max(1, down.shape[1])
+    across, down = differences(x, ACROSS), differences(x, DOWN)
+    return sum((apart.sum((1, 2, 3)) / max(1, apart[0].numel()) for apart in (across, down)), x.new_zeros(len(x)))
 
 
-SHARPNESS = 200.0
-"""Nearly the true gradient: just soft enough to pass the kinks where two cells of a window are level."""
-LOOK_EVERY = 10
+SHARPNESS, SHARPEST = 0.25, 400.0
+"""Of the way down: the first over the residual, the second at most. The gradient is as soft as is unknown which cell of
+a window wins: the smaller the errors are, the nearer two cells must be for that."""
+LOOK_EVERY = 5
+PATIENCE = 4
 STUCK = 0.9
-"""A sample whose residual fell by less than this factor since the last look but one is in a wrong basin."""
+"""A sample whose residual fell by less than this factor in the last `PATIENCE` looks is in a wrong basin."""
 
 
 def polish(objective: Goal, x: Tensor, options: InversionOptions, tick: Tick) -> tuple[Tensor, Tensor]:
@@ -136,20 +154,25 @@ def polish(objective: Goal, x: Tensor, options: InversionOptions, tick: Tick) ->
     best, residual = allowed(x).clone(), torch.full((len(x),), torch.inf, device=x.device)
     index = torch.arange(len(x), device=x.device)
     state = _start(objective, x)
-    before = [torch.full_like(state.value, torch.inf)] * 2
+    before = [torch.full_like(state.value, torch.inf)] * PATIENCE
     for step in range(options.polish_steps + 1):
         if step % LOOK_EVERY == 0 or step == options.polish_steps:
-            best[index], residual[index] = feasible(objective, state.x, options.levels)
-            going = (residual[index] > options.tolerance) & (state.value < STUCK**2 * before[0])
-            before = [before[1], state.value]
-            if not going.any() or step == options.polish_steps:
+            going = (state.value > options.tolerance**2) & (state.value < STUCK**2 * before[0])
+            going &= step < options.polish_steps
+            before = [*before[1:], state.value]
+            look = (~going | near_levels(state.x, options.levels)).nonzero().flatten()
+            if len(look):
+                found, left = feasible(objective.rows(look), state.x[look], options.levels)
+                best[index[look]], residual[index[look]] = found, left
+                going[look] &= left > options.tolerance
+            if not going.any():
                 break
             if not going.all():
                 keep = going.nonzero().flatten()
                 index, objective, state = index[keep], objective.rows(keep), state.rows(keep)
                 before = [loss[keep] for loss in before]
         tick()
-        state = state.step(partial(_value, objective))
+        state = state.step(partial(_value, objective, _sharpness(state.value.sqrt())))
     return best, residual
 
 
@@ -167,21 +190,26 @@ def feasible(objective: Goal, x: Tensor, levels: int) -> tuple[Tensor, Tensor]:
 
 def _start(objective: Goal, x: Tensor) -> Halving:
     """Start with the step that is best along the gradient if h is linear: the scale of other models is unknown."""
-    errors, loss, gradient = _evaluate(objective, x)
+    sharpness = _sharpness(objective.residuals(x))
+    errors, loss, gradient = _evaluate(objective, x, sharpness)
     small = 1e-2 / gradient.flatten(1).norm(dim=1).clamp_min(1e-20)
     with torch.no_grad():
-        change = (objective.errors(x - wide(small, x) * gradient, SHARPNESS) - errors) / small[:, None]
+        change = (objective.errors(x - wide(small, x) * gradient, sharpness) - errors) / small[:, None]
     scale = dot(gradient, gradient) / change.square().sum(1).clamp_min(1e-30) / 2
     return Halving(x, loss, gradient, torch.ones_like(loss), scale)
 
 
-def _value(objective: Goal, x: Tensor) -> tuple[Tensor, Tensor]:
-    return _evaluate(objective, x)[1:]
+def _sharpness(residual: Tensor) -> Tensor:
+    return (SHARPNESS / residual.clamp_min(1e-12)).clamp_max(SHARPEST)
 
 
-def _evaluate(objective: Goal, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _value(objective: Goal, sharpness: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    return _evaluate(objective, x, sharpness)[1:]
+
+
+def _evaluate(objective: Goal, x: Tensor, sharpness: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     x = x.detach().requires_grad_()
-    errors = objective.errors(x, SHARPNESS)
+    errors = objective.errors(x, sharpness)
     loss = errors.square().sum(1)
     (gradient,) = torch.autograd.grad(loss.sum(), x)
     return errors.detach(), loss.detach(), gradient

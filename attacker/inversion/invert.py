@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from attacker.inversion.attempt import Chunk, Problem, repairs
+from attacker.inversion.estimate import estimates
 from attacker.inversion.spread import spread
 from attacker.inversion.values import InversionOptions
-from vfl.device import resolve_device
+from vfl.device import one_thread, resolve_device
+from vfl.observation import Tensors
 
 SAME = (1e-4, 0.05)
 """Two attempts have found the same when they differ by less in mean square, and in residual by less, relative."""
@@ -38,11 +40,14 @@ def invert(
     progress: Callable[[int, int], None],
     offer: Callable[[Tensor], None] = lambda _: None,
     unit: bool = False,
+    versions: Sequence[Tensors] = (),
+    version_of: Tensor | None = None,
 ) -> Inversion:
     """Return data whose representations at the layer are the targets (samples, inputs of the layer).
 
     With `unit` the targets are directions: representations of any length along them will do. `offer` is shown what
-    there is so far whenever it gets better; it must not keep it.
+    there is so far whenever it gets better; it must not keep it. Where targets were made with different parameters,
+    `versions` has these, and `version_of` (samples,) says which are whose.
     """
     place = torch.device(resolve_device(device))
     frozen = copy.deepcopy(model).to("cpu", torch.float32).eval().requires_grad_(False)
@@ -50,12 +55,25 @@ def invert(
     targets = targets.detach().to("cpu", torch.float32)
     samples = _Samples(torch.full((len(targets), *shape), torch.nan), torch.full((len(targets),), torch.nan))
     undecided = targets.isfinite().all(1).nonzero().flatten()
+    start = samples.x.clone()
+    if len(undecided) and not unit:
+        with one_thread():  # so that the numbers are the same whatever the number of threads
+            estimated = estimates(frozen, layer, targets[undecided], shape, seed=seed)
+        if estimated is not None:
+            start[undecided] = estimated
 
     for number in range(options.attempts):
         if not len(undecided):
             break
-        chunks = undecided.split(options.chunk or chunk_size(shape, place))
-        jobs = [Chunk(problem, options, chunk, targets[chunk], samples.x[chunk], number) for chunk in chunks]
+        size = options.chunk or chunk_size(shape, place)
+        groups = _by_version(undecided, version_of)
+        parts = [(chunk, version) for version, group in groups.items() for chunk in group.split(size)]
+        chunks = [chunk for chunk, _ in parts]
+        own, best = versions or (None,), start if number == 0 else samples.x
+        jobs = [
+            Chunk(problem, options, chunk, targets[chunk], best[chunk], number, own[version])
+            for chunk, version in parts
+        ]
         decided = len(targets) - len(undecided)
         wrong = [undecided[:0]]
         with closing(spread(jobs, options)) as looks:
@@ -69,6 +87,14 @@ def invert(
         undecided = torch.cat(wrong).sort().values
     progress(len(targets), len(targets))
     return Inversion(samples.x, samples.residual)
+
+
+def _by_version(samples: Tensor, version_of: Tensor | None) -> dict[int, Tensor]:
+    """Group samples, whose numbers are given, by the parameters of their targets."""
+    if version_of is None:
+        return {0: samples}
+    own = version_of[samples]
+    return {version: samples[own == version] for version in own.unique().tolist()}
 
 
 @dataclass(frozen=True)
@@ -93,5 +119,5 @@ class _Samples:
 
 def chunk_size(shape: tuple[int, ...], place: torch.device) -> int:
     """Return how many samples fit the caches of a processor, or fill a graphics card."""
-    fitting = min(64, max(8, 16384 // max(1, math.prod(shape))))
+    fitting = min(64, max(8, 49152 // max(1, math.prod(shape))))
     return fitting if place.type == "cpu" else 16 * fitting

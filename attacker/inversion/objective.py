@@ -1,12 +1,14 @@
 """How far the representations of a chunk of samples are from their targets."""
 
+import contextlib
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from attacker.inversion.pooling import SoftenedPooling
+from attacker.inversion.coarse import CoarseGradients
+from attacker.inversion.pooling import Sharpness, SoftenedPooling
 from vfl.models.layers import representation
 
 
@@ -16,7 +18,7 @@ class Goal(Protocol):
     def rows(self, index: Tensor) -> "Goal":
         """Return the same for some of the samples."""
 
-    def errors(self, x: Tensor, sharpness: float) -> Tensor:
+    def errors(self, x: Tensor, sharpness: Sharpness) -> Tensor:
         """Return the errors (samples, …), differentiable, max-pooling's gradient softened."""
 
     def residuals(self, x: Tensor) -> Tensor:
@@ -46,9 +48,9 @@ class Objective:
         """Return the objective of some of the samples."""
         return Objective(self.model, self.layer, self.targets[index], self.lengths[index], self.unit)
 
-    def errors(self, x: Tensor, sharpness: float) -> Tensor:
+    def errors(self, x: Tensor, sharpness: Sharpness) -> Tensor:
         """Return (h(x) - h) / |h|, differentiable, max-pooling's gradient softened."""
-        with SoftenedPooling(sharpness):
+        with SoftenedPooling(sharpness), CoarseGradients():
             h = representation(self.model, self.layer, x)
         return self._apart(h) / self.lengths[:, None]
 
@@ -65,3 +67,28 @@ class Objective:
         along = (h * self.targets).sum(dim=1, keepdim=True).detach()
         direction: Tensor = h / h.norm(dim=1, keepdim=True).clamp_min(1e-20)
         return direction * torch.where(along < 0, -1.0, 1.0) - self.targets
+
+
+@torch.no_grad()
+def lay_out(model: nn.Module, layer: str, like: Tensor) -> torch.memory_format:
+    """Return how images lie in memory for the model to be fast, once its weights lie the same way.
+
+    That is channels last, unless the model's own code relies on torch's usual order.
+    """
+    if like.dim() != 4:
+        return torch.contiguous_format
+    probe = torch.linspace(0, 1, like[:2].numel(), device=like.device).view_as(like[:2])
+    usual = representation(model, layer, probe)
+    _lay(model, torch.channels_last)
+    with contextlib.suppress(RuntimeError):  # of a model that looks at its activations with .view
+        other = representation(model, layer, probe.contiguous(memory_format=torch.channels_last))
+        if torch.allclose(other, usual, rtol=1e-3, atol=1e-5 * float(usual.abs().max())):
+            return torch.channels_last
+    _lay(model, torch.contiguous_format)
+    return torch.contiguous_format
+
+
+def _lay(model: nn.Module, layout: torch.memory_format) -> None:
+    for parameter in model.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=layout)

@@ -12,13 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-Slices = tuple[slice, ...]
+Slices = tuple[Any, ...]
+Sharpness = float | Tensor
+"""One for all samples, or each sample's own (samples,)."""
 
 
 class SoftenedPooling(TorchFunctionMode):
     """While active, the gradient of every 2-d max-pooling spreads over its window as a softmax of this sharpness."""
 
-    def __init__(self, sharpness: float) -> None:
+    def __init__(self, sharpness: Sharpness) -> None:
         super().__init__()
         self.sharpness = sharpness
 
@@ -33,7 +35,7 @@ class SoftenedPooling(TorchFunctionMode):
 
 
 def soft_max_pool2d(
-    sharpness: float,
+    sharpness: Sharpness,
     input: Tensor,
     kernel_size: int | tuple[int, int],
     stride: int | tuple[int, int] | None = None,
@@ -43,7 +45,9 @@ def soft_max_pool2d(
 ) -> Tensor:
     """Return torch's max_pool2d of (batch, channels, height, width), with the softened gradient."""
     pooled = F.max_pool2d(input.detach(), kernel_size, stride, padding, dilation, ceil_mode)
-    kernel, steps, pad, dilate = (_pair(v) for v in (kernel_size, stride or kernel_size, padding, dilation))
+    if not (torch.is_grad_enabled() and input.requires_grad):
+        return pooled
+    kernel, steps, pad, dilate = (pair(v) for v in (kernel_size, stride or kernel_size, padding, dilation))
     reach = [(n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(pooled.shape[-2:], steps, kernel, dilate, strict=True)]
     after = [max(0, r - size - p) for r, size, p in zip(reach, input.shape[-2:], pad, strict=True)]
     padded = F.pad(input, (pad[1], after[1], pad[0], after[0]), value=-torch.inf) if any((*pad, *after)) else input
@@ -54,28 +58,28 @@ def soft_max_pool2d(
     ]  # fmt: skip
     # relative to each sample's own values: the same sharpness means the same for any layer, model and chunk
     typical = pooled.flatten(1).norm(dim=1).clamp_min(1e-12).view(-1, 1, 1, 1) / pooled[0].numel() ** 0.5
-    soft: Tensor = _SoftMaxPool.apply(padded, pooled, sharpness / typical, cells)  # type: ignore[no-untyped-call]
+    each = sharpness.view(-1, 1, 1, 1) if isinstance(sharpness, Tensor) else sharpness
+    soft: Tensor = _SoftMaxPool.apply(padded, pooled, each / typical, cells)  # type: ignore[no-untyped-call]
     return soft
 
 
 class _SoftMaxPool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, padded: Tensor, pooled: Tensor, sharpness: Tensor, cells: list[Any]) -> Tensor:
-        weights = torch.stack([padded[cell] for cell in cells])
-        weights.sub_(pooled).mul_(sharpness).exp_()
-        weights.div_(weights.sum(0))
-        ctx.save_for_backward(weights)
+    def forward(ctx: Any, padded: Tensor, pooled: Tensor, sharpness: Tensor, cells: list[Slices]) -> Tensor:
+        weights = [padded[cell].sub(pooled).mul_(sharpness).exp_() for cell in cells]
+        ctx.weights, ctx.total = weights, sum(weights[1:], weights[0])
         ctx.cells, ctx.layout = cells, (padded.shape, padded.stride())
-        return pooled.clone()
+        return pooled
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        (weights,) = ctx.saved_tensors
-        spread = torch.empty_strided(*ctx.layout, dtype=weights.dtype, device=weights.device).zero_()
-        for cell, weight in zip(ctx.cells, weights, strict=True):
-            spread[cell] += weight * grads[0]
+        share = grads[0] / ctx.total
+        spread = torch.empty_strided(*ctx.layout, dtype=share.dtype, device=share.device).zero_()
+        for cell, weight in zip(ctx.cells, ctx.weights, strict=True):
+            spread[cell].addcmul_(weight, share)
         return spread, None, None, None
 
 
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+def pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    """Return what holds for the height and for the width."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])

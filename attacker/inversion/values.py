@@ -1,5 +1,6 @@
 """What can be tuned about the inversion of representations, and what values data can have."""
 
+from collections.abc import Sequence
 from typing import Literal, Self
 
 import torch
@@ -7,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from vfl.cluster import check_cluster
+from vfl.models.layers import FullyConnected
+from vfl.observation import Setting
 
 
 class InversionOptions(BaseModel):
@@ -49,6 +52,18 @@ FAR = 1.0
 """Standard deviation of later starts for tables: that of their columns."""
 
 
+PIXELS = "pixels between 0 and 1"
+"""What an attack says in its ledger if it keeps images in range: that comes from no gradient."""
+
+
+def prior(setting: Setting, layers: Sequence[FullyConnected], options: InversionOptions | None) -> tuple[str, ...]:
+    """Return what step III takes for granted of what lies before these layers, for the ledger; of tables nothing."""
+    hidden = [len(box.shape) == 3 for layer, box in zip(layers, setting.boxes, strict=True) if not layer.sees_data]
+    if options is None or not any(hidden):
+        return ()
+    return (f"{PIXELS} on {options.levels} levels" if options.levels else PIXELS,)
+
+
 def is_image(x: Tensor) -> bool:
     """Tell images (samples, channels, height, width) from rows of tables (samples, columns)."""
     return x.dim() == 4
@@ -75,6 +90,18 @@ def allowed(x: Tensor) -> Tensor:
 def in_levels(x: Tensor, levels: int) -> Tensor | None:
     """Return x rounded to the values that a pixel can have; None for tables, and where any value will do."""
     return (x * (levels - 1)).round() / (levels - 1) if levels and is_image(x) else None
+
+
+NEAR = 0.2
+"""Of a level: how far off pixels are in the mean square when rounding begins to find them; at random it is 0.29."""
+
+
+def near_levels(x: Tensor, levels: int) -> Tensor:
+    """Tell of each sample whether its pixels have come near values that pixels can have: rounding is worth a try."""
+    rounded = in_levels(allowed(x), levels)
+    if rounded is None:
+        return torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    return (rounded - allowed(x)).flatten(1).square().mean(1).sqrt() < NEAR / (levels - 1)
 
 
 def likeliest_length(x: Tensor) -> Tensor:

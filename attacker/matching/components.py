@@ -75,9 +75,8 @@ def _single_samples(problems: Sequence[Problem], engine: Engine) -> Iterator[Com
         gradients = tuple(map(torch.stack, zip(*(engine.flat(one.gradients) for one in group), strict=True)))
         targets = Targets.of([gradient.flatten(1) for gradient in gradients], depths(engine))
         samples = torch.cat([one.indices for one in group])
-        yield Component(
-            samples, (Task(torch.arange(len(group), device=engine.device), parameters, gradients, targets, each=True),)
-        )
+        rows = torch.arange(len(group), device=engine.device)
+        yield Component(samples, (Task(rows, parameters, gradients, targets, each=True),))
 
 
 def _batch(problem: Problem, samples: Tensor, engine: Engine) -> Task:

@@ -56,11 +56,8 @@ class Engine:
         """The top model's last fully connected layer, None where it has none."""
         self.top = len(self._bottoms)
         """The top model's number in `names`, also where it has no parameters."""
-        self.names = tuple(
-            (worker, name)
-            for worker, module in enumerate([*self._bottoms, self._top])
-            for name, _ in module.named_parameters()
-        )
+        modules = enumerate([*self._bottoms, self._top])
+        self.names = tuple((worker, name) for worker, module in modules for name, _ in module.named_parameters())
         """(worker, parameter) of each gradient; the top model comes last, as worker number `workers`."""
         self.norms = tuple(
             module for bottom in self._bottoms for module in bottom.modules() if isinstance(module, FixedBatchNorm)
@@ -123,9 +120,8 @@ class Engine:
             except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError):
                 self._at_once = False
             else:
-                self._at_once = all(
-                    bool((a - b).norm() <= 1e-3 * b.norm() + 1e-12) for a, b in zip(found, expected, strict=True)
-                )
+                pairs = zip(found, expected, strict=True)
+                self._at_once = all(bool((a - b).norm() <= 1e-3 * b.norm() + 1e-12) for a, b in pairs)
         return self._at_once
 
     def _one_by_one(self, parameters: Sequence[Tensor], slices: Sequence[Tensor], targets: Tensor) -> Guess:

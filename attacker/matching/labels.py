@@ -11,16 +11,14 @@ import torch
 from torch import Tensor
 
 from attacker.matching.engine import Engine
-from vfl.errors import UserError
+from attacker.refusal import Lack, RefusalError
 
 
 def check(engine: Engine, attack: str) -> None:
     """Refuse a top model that ends in no fully connected layer."""
     if engine.last_layer is None:
-        raise UserError(
-            f"attack {attack}: the top model has no fully connected layer to read labels from; "
-            f"set attack.labels to optimised"
-        )
+        found = "it has none (attack.labels optimised does without)"
+        raise RefusalError(attack, Lack("a fully connected layer in the top model, to read labels from", found))
 
 
 def one_label_each(engine: Engine, gradients: list[Tensor] | tuple[Tensor, ...]) -> Tensor:

@@ -13,7 +13,7 @@ from attacker.matching.engine import Engine
 from attacker.matching.objectives import Objective
 from attacker.matching.regularisers import Regulariser
 from attacker.matching.solve import MatchingAttack, Recipe
-from vfl.errors import UserError
+from attacker.refusal import Lack, RefusalError
 from vfl.observation import Setting
 
 Labels = Literal["optimised", "from_gradient"]
@@ -181,10 +181,8 @@ class BatchNorm(GradInversion):
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the model has no batch norm."""
         if not Engine(setting).norms:
-            raise UserError(
-                f"attack bn: model {setting.model.name} has no batch norm with statistics that the coordinator knows; "
-                f"use model: {{name: cafe_cnn, batch_norm: true}}"
-            )
+            needs = "a model with batch norm whose statistics the coordinator knows (as cafe_cnn with batch_norm true)"
+            raise RefusalError("bn", Lack(needs, f"{setting.model.name} has none"))
         return super().start(setting)
 
     def _regularisers(self, engine: Engine) -> tuple[tuple[float, Regulariser], ...]:

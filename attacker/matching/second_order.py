@@ -56,8 +56,7 @@ class Rules(TorchFunctionMode):
         if func is torch.conv2d and not kwargs and len(args) == 7 and not isinstance(args[4], str):
             x, weight, bias, stride, padding, dilation, groups = args
             how = Geometry(tuple(stride), tuple(padding), tuple(dilation), groups)
-            rule = _EachConvolution if self._each else _Convolution
-            return rule.apply(x, weight, bias, how, self._phase, id(x) in self._data)
+            return _Convolution.apply(x, weight, bias, how, self._phase, id(x) in self._data, self._each)
         if self._each and func is linear and not kwargs:
             x, weight, bias = (*args, None)[:3]
             return _EachDense.apply(x, weight, bias, self._phase)
@@ -100,24 +99,32 @@ def _plain(weight: Tensor, how: Geometry) -> bool:
 
 
 class _Convolution(Function):
-    """A convolution with parameters that all samples share."""
+    """A convolution with parameters that all samples share; with `each`, every sample gets their gradient alone."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: Geometry, phase: Phase, data: bool
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: Geometry, phase: Phase, data: bool, each: bool
     ) -> Tensor:
+        if each and how.groups != 1:
+            raise NotImplementedError("a grouped convolution for each sample")
         ctx.save_for_backward(x, weight)
-        ctx.how, ctx.phase, ctx.bias, ctx.data = how, phase, bias is not None, data
-        return _forward(x, weight, bias, how)
+        ctx.how, ctx.phase, ctx.bias, ctx.data, ctx.each = how, phase, bias is not None, data, each
+        shared, shift = (weight[0], None if bias is None else bias[0]) if each else (weight, bias)
+        return _forward(x, shared, shift, how)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         x, weight = ctx.saved_tensors
+        shared = (weight[0] if ctx.each else weight).detach()
         if not ctx.phase.first:
-            return _to_input(gradient, x.shape, weight, ctx.how), None, None, None, None, None
-        to_x = None if ctx.data else _InputGradient.apply(gradient, weight.detach(), x.shape, ctx.how)
-        to_weight = _WeightGradient.apply(x, gradient, weight.detach(), ctx.how)
-        return to_x, to_weight, gradient.sum((0, 2, 3)) if ctx.bias else None, None, None, None
+            return _to_input(gradient, x.shape, shared, ctx.how), None, None, None, None, None, None
+        to_x = None if ctx.data else _InputGradient.apply(gradient, shared, x.shape, ctx.how)
+        if ctx.each:
+            to_weight = _EachWeightGradient.apply(x, gradient, shared.shape, ctx.how)
+        else:
+            to_weight = _WeightGradient.apply(x, gradient, shared, ctx.how)
+        to_bias = gradient.sum((2, 3) if ctx.each else (0, 2, 3)) if ctx.bias else None
+        return to_x, to_weight, to_bias, None, None, None, None
 
 
 class _InputGradient(Function):
@@ -148,30 +155,6 @@ class _WeightGradient(Function):
     def backward(ctx: Any, direction: Tensor) -> Any:
         x, gradient = ctx.saved_tensors
         return (_to_input(gradient, x.shape, direction, ctx.how), _forward(x, direction, None, ctx.how), None, None)
-
-
-class _EachConvolution(Function):
-    """A convolution that gives the gradient of its parameters for each sample."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, how: Geometry, phase: Phase, data: bool
-    ) -> Tensor:
-        if how.groups != 1:
-            raise NotImplementedError("a grouped convolution for each sample")
-        ctx.save_for_backward(x, weight)
-        ctx.how, ctx.phase, ctx.bias, ctx.data = how, phase, bias is not None, data
-        return _forward(x, weight[0], None if bias is None else bias[0], how)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        shared = weight[0].detach()
-        if not ctx.phase.first:
-            return _to_input(gradient, x.shape, shared, ctx.how), None, None, None, None, None
-        to_x = None if ctx.data else _InputGradient.apply(gradient, shared, x.shape, ctx.how)
-        to_weight = _EachWeightGradient.apply(x, gradient, shared.shape, ctx.how)
-        return to_x, to_weight, gradient.sum((2, 3)) if ctx.bias else None, None, None, None
 
 
 class _EachWeightGradient(Function):

@@ -13,6 +13,7 @@ from torch.nn.functional import one_hot
 from attacker.disaggregate import Collector
 from attacker.exact.steps12.cells import cells_of
 from attacker.interface import Progress, Recovery, share
+from attacker.inversion.values import PIXELS
 from attacker.matching import labels as labelling
 from attacker.matching import optimisers
 from attacker.matching.components import Component, Task, components
@@ -50,7 +51,7 @@ class MatchingAttack:
             def tick(at: int, before: int = done, weight: int = weight) -> None:
                 progress("matching gradients", before + weight * at, total)
 
-            solution = solve(component, self._recipe, setting, self._engine, random=random, tick=tick)
+            solution = _Search(component, self._recipe, setting, self._engine, random=random).run(tick)
             done += weight * self._recipe.iterations
             progress("matching gradients", done, total)
             x[component.samples], labels[component.samples] = solution.x, solution.labels
@@ -60,6 +61,7 @@ class MatchingAttack:
         return Recovery(
             slices=tuple(box.cut(x).contiguous() for box in boxes),
             labels=labels,
+            used=(*Recovery.used, *((PIXELS,) if self._recipe.clip and len(boxes[0].sample_shape) == 3 else ())),
             rounds=tuple(self._collector.rounds),
             cells=tuple(cell.samples for cell in cells_of(indices, setting.samples) if len(cell.samples) > 1),
             notes=tuple(self._notes(torch.cat(values), silent, int(x.flatten(1).isnan().any(1).sum()))),
@@ -110,31 +112,6 @@ class Solution:
     """The objective of each problem at the end."""
 
 
-def solve(
-    component: Component,
-    recipe: Recipe,
-    setting: Setting,
-    engine: Engine,
-    *,
-    random: torch.Generator,
-    tick: Callable[[int], None],
-) -> Solution:
-    """Run the recipe on one component; `tick` is called with the number of iterations so far and may raise."""
-    search = _Search(component, recipe, setting, engine, random=random)
-    rows = recipe.seeds * component.problems
-    optimiser = optimisers.make(recipe.optimiser, recipe.lr, recipe.iterations, recipe.decay)
-    shape = search.start.shape
-    guess = search.start
-    for at in range(recipe.iterations):
-        values, gradient = search.evaluate(guess)
-        guess = optimiser.step(guess.reshape(rows, -1), values.reshape(rows), gradient.reshape(rows, -1)).reshape(shape)
-        guess = search.clipped(guess)
-        tick(at + 1)
-        if optimiser.finished or bool((values <= recipe.tolerance).all()):
-            break
-    return search.solution(optimiser.best(guess.reshape(rows, -1)).reshape(shape))
-
-
 class _Search:
     """The variables of a component and the function of them that is minimised.
 
@@ -163,6 +140,20 @@ class _Search:
         else:
             self.start = x
             self.labels = self._read_labels(x[0])
+
+    def run(self, tick: Callable[[int], None]) -> Solution:
+        """Run the recipe; `tick` is called with the number of iterations so far and may raise."""
+        recipe, guess, shape = self._recipe, self.start, self.start.shape
+        rows = recipe.seeds * self._component.problems
+        optimiser = optimisers.make(recipe.optimiser, recipe.lr, recipe.iterations, recipe.decay)
+        for at in range(recipe.iterations):
+            values, gradient = self.evaluate(guess)
+            moved = optimiser.step(guess.reshape(rows, -1), values.reshape(rows), gradient.reshape(rows, -1))
+            guess = self.clipped(moved.reshape(shape))
+            tick(at + 1)
+            if optimiser.finished or bool((values <= recipe.tolerance).all()):
+                break
+        return self.solution(optimiser.best(guess.reshape(rows, -1)).reshape(shape))
 
     def clipped(self, guess: Tensor) -> Tensor:
         """Return the guess with its pixels in range, if the recipe asks for it."""

@@ -9,8 +9,9 @@ from torch.func import functional_call
 
 from attacker.disaggregate import Collector, Problem
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
+from attacker.refusal import Lack, RefusalError
 from attacker.rgap.chain import Step, chain
-from attacker.rgap.recursion import LayerLacksRankError, NothingLeakedError, Point, go_back
+from attacker.rgap.recursion import LacksRankError, NothingLeakedError, Point, go_back
 from vfl.device import one_thread
 from vfl.errors import UserError
 from vfl.models.whole import first_model
@@ -43,6 +44,9 @@ class RGap(AttackPlugin):
 
 MOST = 6144
 """Inputs of a convolution at most: its equations are a dense system."""
+SOLVABLE = (
+    f"convolutions with at least as many equations (outputs and gradients) as inputs, and at most {MOST} of those"
+)
 NOISE = 0.5
 """With more of a single sample's gradients unexplained its slice is lost: the gradients were rounding noise."""
 
@@ -60,9 +64,8 @@ class RGapAttack:
         ]
         self._top_chain = chain(self._top, (sum(self._widths),), "the top model")
         self._check()
-        self._collector = Collector(
-            setting, options.disaggregate, options.rounds, attack="rgap", samples=options.samples
-        )
+        apart, rounds, samples = options.disaggregate, options.rounds, options.samples
+        self._collector = Collector(setting, apart, rounds, attack="rgap", samples=samples)
 
     def observe(self, observation: Observation) -> None:
         """Keep the round."""
@@ -73,7 +76,6 @@ class RGapAttack:
         setting, problems = self._setting, self._collector.problems(progress)
         slices = [torch.full((setting.samples, *box.shape), torch.nan) for box in setting.boxes]
         labels = torch.full((setting.samples,), -1)
-        certificates = torch.full((setting.samples, setting.workers), torch.nan, dtype=torch.float64)
         lacking: list[str] = []
         combined = 0
         for number, problem in enumerate(problems):
@@ -81,9 +83,7 @@ class RGapAttack:
             with one_thread():
                 found, u = self._invert(problem, lacking)
                 for worker, (x, k) in found.items():
-                    if single:
-                        certificates[problem.indices, worker] = self._certify(problem, worker, x, k)
-                    if not single or certificates[problem.indices, worker] < NOISE:
+                    if not single or self._unexplained(problem, worker, x, k) < NOISE:
                         slices[worker][problem.indices] = x.float()
             if single and bool((u != 0).any()):
                 labels[problem.indices] = u.argmin()
@@ -91,12 +91,11 @@ class RGapAttack:
             progress("R-GAP", number + 1, len(problems))
         known = [bool(part.flatten(1).isfinite().all(dim=1).any()) for part in slices]
         if lacking and not any(known):
-            raise UserError(f"attack rgap: {lacking[0]}; use a model with more channels or a smaller stride there")
+            raise UserError(f"attack rgap: {lacking[0]}")
         return Recovery(
             slices=tuple(slices),
             labels=labels,
             rounds=tuple(self._collector.rounds),
-            certificates=certificates,
             used=("indices", "parameters", "gradients"),
             notes=tuple(self._notes(slices, lacking, combined)),
         )
@@ -115,7 +114,7 @@ class RGapAttack:
             parameters, gradients = problem.parameters.bottoms[worker], problem.gradients.bottoms[worker]
             try:
                 x = go_back(self._chains[worker], parameters, gradients, Point(value, None, k)).value
-            except LayerLacksRankError as error:
+            except LacksRankError as error:
                 lacking.append(f"worker {worker}'s {error}")
             except NothingLeakedError:
                 continue
@@ -124,7 +123,7 @@ class RGapAttack:
                 found[worker] = (x, k)
         return found, u
 
-    def _certify(self, problem: Problem, worker: int, x: Tensor, k: Tensor) -> float:
+    def _unexplained(self, problem: Problem, worker: int, x: Tensor, k: Tensor) -> float:
         """Return the share of a worker's gradients that its slice, run forward and k back, leaves unexplained."""
         given, seen = problem.parameters.bottoms[worker], problem.gradients.bottoms[worker]
         leaves = {name: tensor.double().requires_grad_() for name, tensor in given.items()}
@@ -138,13 +137,13 @@ class RGapAttack:
         """Refuse what no data could make invertible."""
         last = self._top_chain[-1] if self._top_chain else None
         if last is None or not isinstance(last.layer, nn.Linear) or last.layer._parameters.get("bias") is None:
-            raise UserError("attack rgap needs a top model that ends with a fully connected layer with a bias")
+            raise RefusalError(
+                "rgap", Lack("a top model that ends with a fully connected layer with a bias", "it does not")
+            )
         for worker, steps in enumerate(self._chains):
             for step in steps:
-                if isinstance(step.layer, nn.Conv2d):
-                    problem = _too_few_or_many(step)
-                    if problem:
-                        raise UserError(f"attack rgap cannot invert layer {step.name} of worker {worker}: {problem}")
+                if isinstance(step.layer, nn.Conv2d) and (problem := _too_few_or_many(step)):
+                    raise RefusalError("rgap", Lack(SOLVABLE, f"layer {step.name} of worker {worker} {problem}"))
 
     def _notes(self, slices: list[Tensor], lacking: list[str], combined: int) -> list[str]:
         notes = []
@@ -165,13 +164,10 @@ def _too_few_or_many(step: Step) -> str | None:
     assert isinstance(step.layer, nn.Conv2d)
     unknowns = math.prod(step.inputs)
     if unknowns > MOST:
-        return f"it has {unknowns} inputs, more than the {MOST} that are solved for; use more workers or smaller images"
+        return f"has {unknowns} inputs"
     with torch.no_grad():
         outputs = step.layer.float()(torch.zeros(1, *step.inputs)).numel()
     equations = outputs + step.layer.weight.numel()
     if equations < unknowns:
-        return (
-            f"it lacks rank, with {outputs} outputs and {step.layer.weight.numel()} gradients for {unknowns} inputs; "
-            "use a model with more channels or a smaller stride"
-        )
+        return f"has {outputs} outputs and {step.layer.weight.numel()} gradients for {unknowns} inputs"
     return None

@@ -10,12 +10,12 @@ from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn import functional
 
-from vfl.errors import UserError
+from attacker.refusal import Lack, RefusalError
 from vfl.partition import Shape
 
 CHAINS = (
-    "it inverts chains of nn.Linear, nn.Conv2d, ReLU, LeakyReLU, Sigmoid, Tanh and Flatten "
-    "(strided_cnn and mlp are such models)"
+    "models that are chains of nn.Linear, nn.Conv2d, ReLU, LeakyReLU, Sigmoid, Tanh and Flatten (as strided_cnn and "
+    "mlp are)"
 )
 
 
@@ -64,19 +64,19 @@ class Step:
 
 
 def chain(model: nn.Module, shape: Shape, whose: str) -> list[Step]:
-    """Return the steps that a sample of this shape takes through a model, or raise UserError."""
+    """Return the steps that a sample of this shape takes through a model, or raise RefusalError."""
     try:
         # Wrapped, because a layer on its own would be traced into
         traced = fx.symbolic_trace(nn.Sequential(model))
         ShapeProp(traced).propagate(torch.zeros(1, *shape))
     except Exception as error:  # whatever the model's own code raises when it is traced
-        raise UserError(f"attack rgap cannot follow {whose} ({error}); {CHAINS}") from None
+        raise _refusal(f"{whose} cannot be followed ({error})") from None
     nodes = list(traced.graph.nodes)
     node, steps = nodes[0], list[Step]()
     while True:
         following = [user for user in node.users if _is_tensor(user)]
         if len(following) != 1 or sum(map(_is_tensor, following[0].all_input_nodes)) != 1:
-            raise UserError(f"attack rgap: {whose} branches at {node.name}; {CHAINS}")
+            raise _refusal(f"{whose} branches at {node.name}")
         if following[0].op == "output":
             return steps
         before, node = node, following[0]
@@ -84,10 +84,14 @@ def chain(model: nn.Module, shape: Shape, whose: str) -> list[Step]:
         name = str(node.target).removeprefix("0").removeprefix(".") if _is_module(node) else node.name
         if layer == "unknown":
             kind = f" ({type(traced.get_submodule(str(node.target))).__name__})" if _is_module(node) else ""
-            raise UserError(f"attack rgap cannot invert the layer {name}{kind} of {whose}; {CHAINS}")
+            raise _refusal(f"it cannot invert the layer {name}{kind} of {whose}")
         if isinstance(layer, nn.Linear | nn.Conv2d) and layer._parameters.get("weight") is None:
-            raise UserError(f"attack rgap: the weight of {name} of {whose} is not trained itself; {CHAINS}")
+            raise _refusal(f"the weight of {name} of {whose} is not trained itself")
         steps.append(Step(name, layer, tuple(before.meta["tensor_meta"].shape[1:])))
+
+
+def _refusal(found: str) -> RefusalError:
+    return RefusalError("rgap", Lack(CHAINS, found))
 
 
 def _is_tensor(node: fx.Node) -> bool:
@@ -98,25 +102,18 @@ def _is_module(node: fx.Node) -> bool:
     return node.op == "call_module"
 
 
+_LAYERS = (
+    (None, (nn.Flatten, nn.Identity, torch.flatten, torch.reshape, "flatten", "view", "reshape")),
+    (inverse_relu, (nn.ReLU, torch.relu, functional.relu, "relu")),
+    (inverse_sigmoid, (nn.Sigmoid, torch.sigmoid, functional.sigmoid, "sigmoid")),
+    (inverse_tanh, (nn.Tanh, torch.tanh, functional.tanh, "tanh")),
+)
+"""Layers without parameters or options, and all that torch has them by."""
+
+
 def _layer(node: fx.Node, traced: fx.GraphModule) -> Any:
     """Return the node's layer, or "unknown"."""
-    if _is_module(node):
-        return _from_module(traced.get_submodule(str(node.target)))
-    if node.target in (functional.leaky_relu, "leaky_relu"):
-        slope = node.kwargs.get("negative_slope", node.args[1] if len(node.args) > 1 else 0.01)
-        return _leaky(slope)
-    if node.target in (torch.relu, functional.relu, "relu"):
-        return inverse_relu
-    if node.target in (torch.sigmoid, functional.sigmoid, "sigmoid"):
-        return inverse_sigmoid
-    if node.target in (torch.tanh, functional.tanh, "tanh"):
-        return inverse_tanh
-    if node.target in (torch.flatten, torch.reshape, "flatten", "view", "reshape"):
-        return None
-    return "unknown"
-
-
-def _from_module(module: nn.Module) -> Any:
+    module = traced.get_submodule(str(node.target)) if _is_module(node) else None
     if isinstance(module, nn.Linear):
         return module
     if isinstance(module, nn.Conv2d):
@@ -124,10 +121,10 @@ def _from_module(module: nn.Module) -> Any:
         return module if plain else "unknown"
     if isinstance(module, nn.LeakyReLU):
         return _leaky(module.negative_slope)
-    if isinstance(module, nn.Flatten | nn.Identity):
-        return None
-    simple = {nn.ReLU: inverse_relu, nn.Sigmoid: inverse_sigmoid, nn.Tanh: inverse_tanh}
-    return simple.get(type(module), "unknown")
+    kind = type(module) if module else node.target
+    if kind in (functional.leaky_relu, "leaky_relu"):
+        return _leaky(node.kwargs.get("negative_slope", node.args[1] if len(node.args) > 1 else 0.01))
+    return next((layer for layer, kinds in _LAYERS if kind in kinds), "unknown")
 
 
 def _leaky(slope: Any) -> Any:

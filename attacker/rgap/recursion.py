@@ -25,10 +25,6 @@ class Point:
     """The gradient of the loss."""
 
 
-class LayerLacksRankError(Exception):
-    """A convolution's equations do not determine its input."""
-
-
 def go_back(steps: Sequence[Step], parameters: Tensors, gradients: Tensors, end: Point) -> Point:
     """Return what is known at the input of a chain, from what is known at its end; all in float64."""
     point = end
@@ -44,7 +40,7 @@ def go_back(steps: Sequence[Step], parameters: Tensors, gradients: Tensors, end:
             try:
                 point = _convolution(step, layer, parameters, gradients, point=point)
             except LacksRankError as error:
-                raise LayerLacksRankError(f"layer {step.name} lacks rank: {error}") from None
+                raise LacksRankError(f"layer {step.name} lacks rank: {error}") from None
         else:
             assert point.value is not None
             value, slope = layer(point.value)
@@ -55,8 +51,11 @@ def go_back(steps: Sequence[Step], parameters: Tensors, gradients: Tensors, end:
 def _linear(step: Step, parameters: Tensors, gradients: Tensors, point: Point) -> Point:
     bias = gradients.get(step.parameter("bias"))
     k = point.k if bias is None else bias.double()
-    x = linear_input(gradients[step.parameter("weight")].double(), k)
-    return Point(x, None, k @ parameters[step.parameter("weight")].double())
+    if not float(k.abs().max()) > 0:
+        raise NothingLeakedError
+    weight = step.parameter("weight")  # its gradient is k x^T (outputs, inputs)
+    x = k @ gradients[weight].double() / k.square().sum()
+    return Point(x, None, k @ parameters[weight].double())
 
 
 def _convolution(step: Step, layer: nn.Conv2d, parameters: Tensors, gradients: Tensors, *, point: Point) -> Point:
@@ -80,20 +79,9 @@ their inverse."""
 class LacksRankError(Exception):
     """The equations do not determine the input."""
 
-    def __init__(self, rank: int, equations: int, unknowns: int) -> None:
-        super().__init__(f"{equations} equations of rank {rank} for {unknowns} inputs")
-
 
 class NothingLeakedError(Exception):
     """Nothing came back to the layer, so its gradients are zero."""
-
-
-def linear_input(weight_gradient: Tensor, k: Tensor) -> Tensor:
-    """Return the input of a fully connected layer from its gradient k x^T (outputs, inputs)."""
-    if not float(k.abs().max()) > 0:
-        raise NothingLeakedError
-    x: Tensor = k @ weight_gradient / k.square().sum()
-    return x
 
 
 def convolution_input(
@@ -125,7 +113,7 @@ def solve(a: Tensor, b: Tensor) -> Tensor:
     values = torch.linalg.eigvalsh(gram)
     rank = int((values > RANK**2 * values[-1]).sum()) if len(a) and values[-1] > 0 else 0
     if rank < a.shape[1]:
-        raise LacksRankError(rank, len(a), a.shape[1])
+        raise LacksRankError(f"{len(a)} equations of rank {rank} for {a.shape[1]} inputs")
     factor = torch.linalg.cholesky(gram)
     x = b.new_zeros(a.shape[1], 1)
     for _ in range(3):  # refinement: the normal equations square the condition number

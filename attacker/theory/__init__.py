@@ -4,10 +4,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from attacker.certificate import Evidence
 from attacker.disaggregate import Collector, Problem
 from attacker.exact.workers.labels import Network
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
 from attacker.inversion import InversionOptions, invert
+from attacker.inversion.values import prior
 from attacker.least_squares import first_layers
 from attacker.theory.join import UNSURE, Batch, candidates, join
 from vfl.device import one_thread
@@ -21,7 +23,7 @@ class Theory(AttackPlugin):
 
     A neuron of a worker's first fully connected layer that passes gradient for one sample of the batch alone has that
     sample's v h^T as its weight gradient and its v as its bias gradient: the quotient is h, exactly. Two neurons that
-    agree on h certify it, which is the paper's condition on a sample. The paper looks for such neurons in the last
+    agree on h vouch for it, which is the paper's condition on a sample. The paper looks for such neurons in the last
     hidden layer and solves its way forward; in the first layer the equations need no further ones.
 
     Needs: a fully connected layer with a bias at each worker, ReLU behind it, and each sample's own two neurons, so
@@ -55,6 +57,7 @@ class TheoryAttack:
         self._collector = Collector(
             setting, options.disaggregate, options.rounds, attack="theory", samples=options.samples
         )
+        self._evidence = Evidence(setting, self._layers)
         self._seen = torch.zeros(setting.samples, dtype=torch.bool)
 
     def observe(self, observation: Observation) -> None:
@@ -64,6 +67,7 @@ class TheoryAttack:
                 return
             self._seen[observation.indices] = True
         self._collector.observe(observation)
+        self._evidence.add(observation)
 
     def recover(self, progress: Progress) -> Recovery:
         """Take the batches apart and go on to the data."""
@@ -71,14 +75,14 @@ class TheoryAttack:
         h = [torch.full((setting.samples, layer.inputs), torch.nan) for layer in self._layers]
         slices = [torch.full((setting.samples, *box.shape), torch.nan) for box in setting.boxes]
         labels = torch.full((setting.samples,), -1)
-        certificates = torch.full((setting.samples, setting.workers), torch.nan, dtype=torch.float64)
+        residuals = torch.full((setting.samples, setting.workers), torch.nan, dtype=torch.float64)
         cells, matched = [], True
         for number, problem in enumerate(problems):
             with one_thread():
                 batch = self._take_apart(problem)
             for worker, own in enumerate(batch.h):
                 h[worker][problem.indices] = own.float()
-            labels[problem.indices], certificates[problem.indices] = batch.labels, batch.certificates
+            labels[problem.indices], residuals[problem.indices] = batch.labels, batch.residuals
             matched &= batch.matched
             if len(problem.indices) > 1:
                 cells.append(tuple(sorted(problem.indices.tolist())))
@@ -88,15 +92,17 @@ class TheoryAttack:
         if setting.frozen:
             self._step_three(h, torch.arange(setting.samples), slices, progress)
         complete = self._options.step_three or all(layer.sees_data for layer in self._layers)
+        assumed = prior(setting, self._layers, self._options.inversion if self._options.step_three else None)
         return Recovery(
+            used=(*Recovery.used, *assumed),
             slices=tuple(slices) if complete else None,
             representations=tuple(h),
             layers=tuple(layer.name for layer in self._layers),
             labels=labels,
             rounds=tuple(self._collector.rounds),
             cells=tuple(cells),
-            certificates=certificates,
-            notes=tuple(self._notes(certificates, matched)),
+            certificates=self._evidence.certify(slices, labels) if complete else None,
+            notes=(*self._notes(residuals, matched), *self._evidence.notes),
         )
 
     def _take_apart(self, problem: Problem) -> Batch:
@@ -128,19 +134,19 @@ class TheoryAttack:
         )  # fmt: skip
         return done.x.float().cpu()
 
-    def _notes(self, certificates: Tensor, matched: bool) -> list[str]:
-        samples, workers = certificates.shape
-        held = certificates < UNSURE
+    def _notes(self, residuals: Tensor, matched: bool) -> list[str]:
+        samples, workers = residuals.shape
+        held = residuals < UNSURE
         notes = [
             f"{int(held.all(dim=1).sum())} of {samples} samples meet the condition (two exclusively active neurons) at "
             f"every worker, {int(held.sum())} of {samples * workers} slices at theirs."
         ]
-        some = held.any(dim=1) & certificates.isnan().any(dim=1)
+        some = held.any(dim=1) & residuals.isnan().any(dim=1)
         if bool(some.any()) and workers > 1 and self._setting.batch_size > 1 and not self._options.disaggregate:
             notes.append(
                 f"{int(some.sum())} samples lack a slice, so nothing says which of their other slices belong together."
             )
-        wrong = int((certificates >= UNSURE).sum())
+        wrong = int((residuals >= UNSURE).sum())
         if wrong:
             notes.append(
                 f"{wrong} slices contradict what came back from the top model: mixtures, or mismatched slices."

@@ -31,7 +31,7 @@ SKETCH = 16
 
 @dataclass(frozen=True)
 class Candidates:
-    """Inputs of the layer, each certified by neurons that agree."""
+    """Inputs of the layer, each vouched for by neurons that agree."""
 
     h: Tensor
     """(candidates, inputs), the best supported first."""
@@ -82,7 +82,7 @@ def _agreeing(weight: Tensor, bias: Tensor, alive: Tensor) -> list[Tensor]:
 
 
 UNSURE = 1e-4
-"""A certificate above this is no evidence: rounding gives 1e-6, and among many combinations some fit by chance."""
+"""A residual above this is no evidence: rounding gives 1e-6, and among many combinations some fit by chance."""
 MOST = 3_000_000
 """Combinations of candidates that are all tried; with more, exchanges of two candidates are."""
 
@@ -95,7 +95,7 @@ class Batch:
     """For each worker (samples, inputs), NaN where not found."""
     labels: Tensor
     """(samples,), -1 where unknown."""
-    certificates: Tensor
+    residuals: Tensor
     """(samples, workers): spread of the neurons, and misfit of p - y where all workers' h are known; NaN: not found."""
     matched: bool
     """Whether the workers' candidates could be compared."""
@@ -125,9 +125,9 @@ def join(found: Sequence[Candidates], batch: int, network: Network) -> Batch:
     complete = (choice >= 0).all(dim=1)
     misfit = torch.where(complete, misfit, torch.nan)
     own = torch.stack([equation.misfit[choice[:, m]] for m, equation in enumerate(said)], dim=1)
-    certificates = torch.fmax(torch.fmax(_spread(found, choice), own), misfit[:, None])
-    certificates[choice < 0] = torch.nan
-    return Batch(_pick(found, choice), torch.where(complete, labels, -1), certificates, True)
+    residuals = torch.fmax(torch.fmax(_spread(found, choice), own), misfit[:, None])
+    residuals[choice < 0] = torch.nan
+    return Batch(_pick(found, choice), torch.where(complete, labels, -1), residuals, True)
 
 
 def _equations(tail: Tail, own: Candidates, top: Tensor, batch: int) -> Equations:

@@ -7,7 +7,6 @@ checksum over all of it. What an attack has seen is not in it: it is shown the t
 import hashlib
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -78,11 +77,6 @@ class State(Live):
     def rounds(self) -> int:
         """Return how many rounds had been done."""
         return self.record.rounds
-
-    @property
-    def traffic(self) -> tuple[Counter[int], Counter[int]]:
-        """Return the bytes up and down, by worker."""
-        return Counter(self.bytes_up), Counter(self.bytes_down)
 
     def setting(self, config: RunConfig, labels: tuple[int, ...] | None) -> Setting:
         """Return the run's setting, with the labels if the coordinator has them."""

@@ -70,7 +70,8 @@ def find_checkpoint(
         try:
             recorded = None
             if transcript is not None:
-                recorded = _checked(transcript, config, state, labels=labels, problems=problems, stopped=stopped)
+                setting = state.setting(config, labels)
+                recorded = _checked(transcript, config, state, setting=setting, problems=problems, stopped=stopped)
         except DamagedError as error:
             problems.append(str(error))
             good.append((state, tensors))
@@ -82,20 +83,17 @@ def find_checkpoint(
     state, tensors = good[0]
     if config.attack.name == "none":  # no attack has to see those rounds again
         return _going_on(Resumed(state, tensors, transcript, None), problems, say)
-    raise UserError(
-        f"--resume: {_in_one(problems)}; the attack would have to see those rounds again. The checkpoint of round "
-        f"{state.rounds} is good: with --set 'attack={{name: none}}' training goes on from there, without the attack"
-    )
+    alone = "with --set 'attack={name: none}' training goes on from there, without the attack"
+    last = f"The checkpoint of round {state.rounds} is good: {alone}"
+    raise UserError(f"--resume: {_in_one(problems)}; the attack would have to see those rounds again. {last}")
 
 
 def _good(folder: Path, config: RunConfig, problems: list[str]) -> Iterator[tuple[State, dict[str, Tensor]]]:
     """Yield the checkpoints that can be read and fit the config, the latest first."""
     found = checkpoints_in(folder)
     if not found:
-        raise UserError(
-            f"--resume: there is no checkpoint in {folder}: start without --resume (federation.checkpoint_every says "
-            f"how often one is made)"
-        )
+        hint = "start without --resume (federation.checkpoint_every says how often one is made)"
+        raise UserError(f"--resume: there is no checkpoint in {folder}: {hint}")
     for path in found:
         try:
             state, tensors = read_checkpoint(path)
@@ -169,10 +167,8 @@ def check_held(resumed: Resumed, held: Sequence[str]) -> None:
 def check_drawn(resumed: Resumed, drawn: Drawn) -> None:
     """See that the batches are drawn as they were."""
     if str(drawn) != resumed.state.drawn:
-        raise UserError(
-            f"--resume: the batches of the first {resumed.state.rounds} rounds come out otherwise than when the "
-            f"checkpoint was made: is it the same release of torch?"
-        )
+        otherwise = "come out otherwise than when the checkpoint was made: is it the same release of torch?"
+        raise UserError(f"--resume: the batches of the first {resumed.state.rounds} rounds {otherwise}")
 
 
 def _compare(config: RunConfig, state: State, path: Path) -> None:
@@ -190,19 +186,12 @@ def _compare(config: RunConfig, state: State, path: Path) -> None:
 
 
 def _checked(
-    folder: Path,
-    config: RunConfig,
-    state: State,
-    *,
-    labels: tuple[int, ...] | None,
-    problems: list[str],
-    stopped: Callable[[], bool],
+    folder: Path, config: RunConfig, state: State, *, setting: Setting, problems: list[str], stopped: Callable[[], bool]
 ) -> Transcript:
     """Return a transcript whose first rounds are as they were written."""
     try:
         recorded = Transcript(folder)
     except UserError as error:
-        setting = state.setting(config, labels)
         problems.append(f"{error}; the checkpoint has what it said, and it is written anew")
         TranscriptWriter(folder, config, setting)
         recorded = Transcript(folder)

@@ -163,7 +163,7 @@ def test_little_memory_still_finds_the_samples():
 def test_options_that_mean_nothing_are_refused():
     with pytest.raises(UserError, match="bits and rounding belong to quantize"):
         attacks.build(PluginSection(name="averaging", told={"name": "prune", "bits": 3}))
-    with pytest.raises(UserError, match="parameters move"):
+    with pytest.raises(UserError, match="averaging cannot run here: it needs frozen parameters"):
         attacks.build(PluginSection(name="averaging")).start(replace(setting_of(40), frozen=False))
 
 

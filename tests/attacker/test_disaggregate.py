@@ -125,8 +125,8 @@ class Norm(SplitModel):
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"frozen": False}, "attack test with disaggregate: the parameters move; set training.lr to 0"),
-        ({"rounds": 8}, "attack test with disaggregate: 13 samples in batches of 4 need 4 epochs"),
+        ({"frozen": False}, "attack test with disaggregate cannot run here: it needs frozen parameters"),
+        ({"rounds": 8}, r"needs 4 epochs \(16 rounds\) for 13 samples in batches of 4"),
         ({"batch_size": 13}, "nothing tells them apart"),
     ],
 )
@@ -136,12 +136,12 @@ def test_a_setting_that_cannot_be_taken_apart_is_refused_at_the_start(changes, s
 
 
 def test_batch_norm_is_refused():
-    with pytest.raises(UserError, match="attack test with disaggregate: the model has batch norm"):
+    with pytest.raises(UserError, match=r"test with disaggregate cannot run here: .*, and the model has batch norm"):
         Collector(setting(model=PluginSection(name=f"{__name__}:Norm")), True, attack="test")
 
 
 def test_parameters_that_change_after_all_are_noticed():
-    with pytest.raises(UserError, match="parameters changed before round 2"):
+    with pytest.raises(UserError, match="needs frozen parameters, and they changed before round 2"):
         collected(setting(), TrainingConfig(lr=0.1), disaggregate=True)
 
 

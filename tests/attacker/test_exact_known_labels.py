@@ -10,7 +10,7 @@ from tests.attacker.test_exact_attack import attacked, images, scores, setting_f
 def test_known_labels_tell_the_samples_of_a_cell_apart():
     x, y = images(24)
     setting = setting_for(x, 4, 6, labels=tuple(y.tolist()))
-    recovery = attacked(setting, x, y, epochs=1)  # one epoch: every batch is a cell
+    recovery = attacked(setting, x, y, method="one_gradient")  # one epoch: every batch is a cell
     assert recovery.used == ("indices", "parameters", "gradients", "labels")
     assert torch.equal(recovery.labels, y)
     assert all(len(set(y[list(cell)].tolist())) == 1 for cell in recovery.cells), "only equal labels stay unordered"
@@ -26,7 +26,7 @@ def test_known_labels_tell_the_samples_of_a_cell_apart():
 
 def test_without_labels_the_same_rounds_leave_whole_cells_unordered():
     x, y = images(24)
-    recovery = attacked(setting_for(x, 4, 6), x, y, epochs=1)
+    recovery = attacked(setting_for(x, 4, 6), x, y, method="one_gradient")
     assert {len(cell) for cell in recovery.cells} == {4}
     assert "labels" not in recovery.used
 

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from attacker.exact.certificate import certify
 from attacker.exact.steps12.cells import Cell, cells_of
 from attacker.exact.steps12.cone import separate
-from attacker.exact.steps12.factors import Factors, factorize
+from attacker.exact.steps12.residual import residuals
 from attacker.exact.steps12.solve import Solved, solve
 from attacker.exact.steps12.subspaces import cell_subspaces, inputs_side, outputs_side
 from attacker.exact.workers import pairing
+from vfl.maths.factors import Factors, factorize
 
 
 def relu_layer(samples: int, inputs: int, outputs: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -187,15 +187,15 @@ def test_inputs_without_room_are_recovered_through_the_outputs():
     assert float(errors(h, solved.h, batches)[alone].max()) < 1e-4
 
 
-def test_certificate_tells_right_from_wrong():
+def test_residual_tells_right_from_wrong():
     h, v = relu_layer(24, 200, 50, 8)
     batches = epochs_of(24, 6, 3, 8)
     factors = gradients(h, v, batches)
-    right = certify(batches, factors, h.double(), v.double())
+    right = residuals(batches, factors, h.double(), v.double())
     assert float(right.max()) < 1e-4
     wrong_h = h.double().clone()
     wrong_h[3] += 0.1 * wrong_h[4]
-    worse = certify(batches, factors, wrong_h, v.double())
+    worse = residuals(batches, factors, wrong_h, v.double())
     assert float(worse[3]) > 1e-2
     assert float(worse[torch.arange(24) != 3].max()) < 1e-4
 

@@ -29,9 +29,7 @@ def test_directions_that_coincide_are_found_whatever_block_they_are_in(monkeypat
 
 def test_rounds_are_kept_as_long_as_they_part_samples_or_show_them_again():
     samples, random = 60, torch.Generator().manual_seed(0)
-    rounds = Rounds(
-        SimpleNamespace(samples=samples, seed=0), SimpleNamespace(method="subspaces", layers=(), single=False)
-    )
+    rounds = Rounds(SimpleNamespace(samples=samples, seed=0), SimpleNamespace(method="subspaces", layers=()))
     seen: list[torch.Tensor] = []
     drawn = torch.zeros(samples)
     for number in range(120):

@@ -125,7 +125,8 @@ def assert_sensible(setting: Setting, recovery: Recovery) -> None:
         assert recovery.labels.shape == (setting.samples,)
         assert recovery.labels.min() >= -1
         assert recovery.labels.max() < setting.classes
-    assert set(recovery.used) <= {"indices", "parameters", "gradients"}
+    pixels = {"pixels between 0 and 1", "pixels between 0 and 1 on 256 levels"}
+    assert set(recovery.used) <= {"indices", "parameters", "gradients"} | pixels
     members = [n for cell in recovery.cells for n in cell]
     assert len(set(members)) == len(members)
     assert all(0 <= n < setting.samples for n in members)

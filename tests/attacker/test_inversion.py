@@ -9,7 +9,11 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from attacker.inversion import Inversion, InversionOptions, invert
+from attacker.inversion.coarse import coarse_conv2d, faster
+from attacker.inversion.estimate import estimates
+from attacker.inversion.objective import Objective, lay_out
 from attacker.inversion.pooling import SoftenedPooling, soft_max_pool2d
+from attacker.inversion.values import near_levels
 from vfl.models.layers import representation
 
 SHAPE = (1, 8, 8)
@@ -248,3 +252,97 @@ def test_softened_gradient_reaches_all_cells_of_a_window() -> None:
     assert x.grad.sum().item() == pytest.approx(1)
     assert (x.grad.flatten().diff() < 0).all()
     assert x.grad.min() > 0
+
+
+def test_each_sample_may_have_a_sharpness_of_its_own() -> None:
+    x = torch.rand((2, 3, 4, 4), generator=torch.Generator().manual_seed(0), requires_grad=True)
+    (own,) = torch.autograd.grad(soft_max_pool2d(torch.tensor([2.0, 9.0]), x, 2).sum(), x)
+    (blunt,) = torch.autograd.grad(soft_max_pool2d(2.0, x, 2).sum(), x)
+    (sharp,) = torch.autograd.grad(soft_max_pool2d(9.0, x, 2).sum(), x)
+    assert torch.allclose(own, torch.stack([blunt[0], sharp[1]]))
+    assert not torch.allclose(blunt[1], sharp[1])
+
+
+def test_estimates_are_much_nearer_than_grey_and_searches_from_them_are_shorter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, x, h = problem(pooled)
+    estimated = estimates(model, "fc", h, SHAPE, seed=0)
+    assert estimated is not None
+    assert (psnr(estimated, x) - psnr(torch.full_like(x, 0.5), x)).min() >= 6
+    again = estimates(model, "fc", h, SHAPE, seed=0)
+    assert again is not None
+    assert torch.equal(estimated, again)
+
+    passes = 0
+
+    def count(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        nonlocal passes
+        passes += len(inputs[0]) if inputs[0].requires_grad else 0
+
+    model.get_submodule("body.0").register_forward_pre_hook(count)
+    assert psnr(solve(model, h).x, x).min() >= 40
+    with_estimates, passes = passes, 0
+    monkeypatch.setattr("attacker.inversion.estimate.LARGEST", 0)
+    assert psnr(solve(model, h).x, x).min() >= 40
+    assert with_estimates < 0.9 * passes
+
+
+def test_rows_of_tables_and_large_images_are_not_estimated() -> None:
+    assert estimates(nn.Linear(5, 3), "", torch.zeros(2, 5), (5,), seed=0) is None
+    assert estimates(pooled(), "fc", torch.zeros(2, 192), (3, 64, 64), seed=0) is None
+
+
+@pytest.mark.parametrize("how", [(1, 2, 1, 1), (2, 1, 1, 1), ((1, 2), (2, 0), (2, 1), 2)])
+def test_coarse_gradients_are_nearly_the_true_ones_and_values_are_exact(how: tuple[int, int, int, int]) -> None:
+    random = torch.Generator().manual_seed(0)
+    x = torch.rand((3, 4, 9, 8), generator=random, requires_grad=True)
+    weight, bias = torch.randn((6, 4 // how[3], 3, 3), generator=random), torch.randn(6, generator=random)
+    y = coarse_conv2d(x, weight, bias, *how)
+    assert torch.equal(y, torch.conv2d(x, weight, bias, *how))
+    along = torch.randn(y.shape, generator=random)
+    (coarse,) = torch.autograd.grad(y, x, along)
+    (true,) = torch.autograd.grad(torch.conv2d(x, weight, bias, *how), x, along)
+    assert 0 < (coarse - true).norm() < 0.01 * true.norm()
+    if faster():
+        model = net(nn.Conv2d(1, 4, 3, padding=1)).requires_grad_(False)
+        targets = torch.ones(1, 256)
+        image = torch.rand((1, *SHAPE), generator=random, requires_grad=True)
+        errors = Objective.of(model, "fc", targets).errors(image, 1.0)
+        (used,) = torch.autograd.grad(errors.square().sum(), image)
+        (plain,) = torch.autograd.grad(((representation(model, "fc", image) - targets) / 16).square().sum(), image)
+        assert 0 < (used - plain).norm() < 0.01 * plain.norm()
+
+
+def test_weights_that_learn_keep_their_gradient() -> None:
+    x, weight = torch.rand(2, 1, 5, 5), torch.rand(3, 1, 3, 3, requires_grad=True)
+    coarse_conv2d(x, weight, padding="same").sum().backward()
+    assert weight.grad is not None
+    (again,) = torch.autograd.grad(coarse_conv2d(x, weight, padding=1).sum(), weight)
+    assert torch.allclose(again, weight.grad)
+
+
+class Viewed(nn.Module):
+    """Looks at its activations with .view, which takes them in torch's usual order alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return rows."""
+        return x.view(len(x), -1)
+
+
+def test_models_that_rely_on_the_usual_order_in_memory_are_inverted_too() -> None:
+    body = [nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.LeakyReLU(0.1), nn.Conv2d(16, 32, 3, stride=2, padding=1)]
+    model, truth, h = problem(lambda: net(*body, Viewed()))
+    coloured = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2))
+    assert lay_out(coloured, "2", torch.zeros(3, 3, 8, 8)) == torch.channels_last
+    assert lay_out(model, "fc", truth) == torch.contiguous_format
+    assert psnr(solve(model, h).x, truth).min() >= 40
+
+
+def test_rounding_is_tried_once_pixels_are_near_their_levels() -> None:
+    levels = torch.randint(0, 256, (2, 1, 8, 8), generator=torch.Generator().manual_seed(0)) / 255
+    off = torch.rand((2, 1, 8, 8), generator=torch.Generator().manual_seed(1)) - 0.5
+    assert near_levels(levels + 0.3 * off / 255, 256).all()
+    assert not near_levels(levels + off / 255, 256).any()
+    assert not near_levels(levels, 0).any()
+    assert not near_levels(torch.zeros(2, 5), 256).any()

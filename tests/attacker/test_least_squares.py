@@ -65,7 +65,7 @@ def test_uniform_batches_will_do_too():
     ("changes", "words"),
     [
         ({"frozen": False}, "needs frozen parameters"),
-        ({"rounds": 20}, r"23 samples in batches of 5 need 6 epochs \(30 rounds\), the run has 4"),
+        ({"rounds": 20}, r"needs 6 epochs \(30 rounds\) for 23 samples in batches of 5, .* the run has 4"),
         ({"batch_size": 23}, "every batch holds all 23 samples"),
         ({"schedule": "uniform", "rounds": 22}, "at least 23 rounds"),
     ],

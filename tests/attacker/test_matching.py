@@ -146,6 +146,7 @@ def test_rivals_that_keep_pixels_in_range_do_so_at_every_step(attack):
     x, y = images(2, 21)
     recovery = attacked(attack, setting_for(x, 1), x, y, iterations=2, lr=0.7)
     assert all(part.min() == 0 and part.max() == 1 for part in recovery.slices)
+    assert recovery.used[-1] == "pixels between 0 and 1"
 
 
 # Batch norm
@@ -153,7 +154,7 @@ def test_rivals_that_keep_pixels_in_range_do_so_at_every_step(attack):
 
 def test_bn_refuses_a_model_without_batch_norm_and_names_one_with():
     x, _ = images(2, 0)
-    with pytest.raises(UserError, match="batch_norm: true"):
+    with pytest.raises(UserError, match="as cafe_cnn with batch_norm true"):
         attacks.build(PluginSection(name="bn")).start(setting_for(x, 1))
 
 

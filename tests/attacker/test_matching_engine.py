@@ -30,7 +30,7 @@ from vfl.registry import PluginSection
 ], ids=lambda case: f"{case.model}, {case.name}")  # fmt: skip
 def test_engine_agrees_with_autograd_through_autograd(case):
     three = sides(case)
-    for found, expected in zip(three.engine(), three.oracle(), strict=True):
+    for found, expected in zip(three["engine"](), three["oracle"](), strict=True):
         assert expected.norm() > 0
         assert (found - expected).norm() < 2e-5 * expected.norm()
 

@@ -104,7 +104,6 @@ def test_one_sample_comes_back(model, workers):
     recovery = recovered(given, x, y)
     assert float(psnr(assemble(given.boxes, recovery.slices), x)) >= 60
     assert recovery.labels.tolist() == [3]
-    assert recovery.certificates.max() < 1e-4
     assert recovery.notes == ()
 
 
@@ -161,7 +160,7 @@ def test_where_a_relu_lets_nothing_back_that_slice_is_lost_and_the_others_are_no
         (PluginSection(name="cafe_cnn"), r"cannot invert the layer pool \(MaxPool2d\) of the model of worker 0"),
         (own("Branching"), "model of worker 0 branches at input_1"),
         (own("TopWithoutBias"), "top model that ends with a fully connected layer with a bias"),
-        (PluginSection(name="strided_cnn", channels=(1, 9, 9)), "layer 0 of worker 0: it lacks rank, with 16 outputs"),
+        (PluginSection(name="strided_cnn", channels=(1, 9, 9)), "layer 0 of worker 0 has 16 outputs"),
         (own("Small", activation="GELU"), r"cannot invert the layer 1 \(GELU\)"),
     ],
 )

@@ -138,7 +138,7 @@ def expected_mounts(composed, workers):
     named = {"server": {"/run.yaml": None, "/results": None, "/certs": f"{composed.project}_certs-server"}}
     for m in range(workers):
         own = {"/certs": f"{composed.project}_certs-{m}", "/slice": f"{composed.project}_slice-{m}"}
-        named[f"worker-{m}"] = {"/run.yaml": None, **own}
+        named[f"worker-{m}"] = {"/run.yaml": None, "/state": f"{composed.project}_state-{m}", **own}
     return named
 
 
@@ -146,7 +146,7 @@ def expected_mounts(composed, workers):
     ("environment", "words"),
     [
         ({"CAFE_SET": "federation.batchsize=3"}, "federation.batchsize"),
-        ({"CAFE_DATASET": "digits", "CAFE_ATTACK": "least_squares"}, "cafe: attack least_squares: 24 samples"),
+        ({"CAFE_DATASET": "digits", "CAFE_ATTACK": "least_squares"}, "cafe: attack least_squares cannot run here"),
     ],
     ids=["found by the set-up", "found by the server"],
 )
@@ -213,6 +213,7 @@ def test_no_container_has_anothers_slice_or_key(gathering, long_config, tmp_path
             found += gathering.call(service, "find", place, *everywhere[3:], check=False).stdout.split()
         assert set(found) == expected
     assert mounts(gathering, "server") == expected_mounts(gathering, 4)["server"]
+    gathering.call("worker-2", "sh", "-c", 'touch "$XDG_STATE_HOME/kept"')  # where its secret outlasts a restart
     path = tmp_path / "slice"
     docker("cp", f"{gathering.container('worker-2')}:/slice/worker-2.safetensors", path)
     config = load_config(long_config)

@@ -1,6 +1,7 @@
 """What the fuzz targets share: seeds from the corpus, what is done to them, and what they may cost."""
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 from pathlib import Path
@@ -24,9 +25,11 @@ EXAMPLES = 100
 def fuzz(test):
     """Give a target its inputs, and fail if any of them makes this process larger than it may become."""
     inner = test.hypothesis.inner_test
+    give_back = functools.cache(ctypes.CDLL(None).malloc_trim)
 
     @functools.wraps(inner)
     def bounded(*args, **kwargs):
+        give_back(0)  # once: what tests before this one freed and the process kept would hide how it grows
         with little_memory():
             return inner(*args, **kwargs)
 

@@ -16,6 +16,7 @@ NAMES = [f"{part}-{kind}" for part in ("train", "t10k") for kind in ("images-idx
 
 
 def test_a_recorded_run_fetches_nothing_and_makes_no_folders(here, monkeypatch, capsys):
+    from vfl import torchvision_ops  # noqa: F401, I001  (makes the next import work beside CPU torch)
     from torchvision import datasets as vision
 
     asked = []

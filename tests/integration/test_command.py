@@ -162,7 +162,7 @@ def test_nobody_at_the_coordinators_address(config):
         (["run", "CONFIG", "--set", "attack.name=magic"], "there is no attack called 'magic'"),
         (["run", "CONFIG", "--set", "model.hiden=3"], "model.hiden: there is no such key"),
         (["run", "CONFIG", "--set", "defence.name=wall"], "there is no defence called 'wall'"),
-        (["run", "CONFIG", "--set", "federation.epochs=2"], "need 7 epochs"),
+        (["run", "CONFIG", "--set", "federation.epochs=2"], "needs 7 epochs"),
         (["run", "CONFIG", "--set", "training.lr=0.1"], "needs frozen parameters"),
         (["run", "CONFIG", "--set", "federation.batch_size=61"], "61 is more than the 60 samples"),
         (["run", "CONFIG", "--set", "federation.workers=17"], "cannot be divided among 17 workers"),
@@ -184,6 +184,7 @@ def test_nobody_at_the_coordinators_address(config):
         (["attack", "nowhere"], "nowhere is not a transcript"),
         (["export", "nowhere"], "nowhere is not a run's folder"),
         (["export", "nowhere", "--to", "tea"], "--to tea: choose csv or mlflow"),
+        (["list", "models", "--for", "CONFIG"], "cafe list attacks --for FILE"),
         (["list", "birds"], "choose one of attacks, defences, datasets, models"),
         (["bench", "tea"], "choose one of all, federation, training, attack, matching"),
         (["brew"], "No such command 'brew'"),
@@ -231,3 +232,19 @@ def test_bad_input_ends_a_process_the_same_way(config, arguments, words):
 def test_list_shows_what_a_config_can_name(kind, names):
     listed = cafe("list", kind).stdout
     assert set(names) <= {line.split()[0] for line in listed.splitlines() if not line.startswith(" ")}
+
+
+def test_list_says_which_attacks_can_run_on_a_config_and_what_the_others_need(config):
+    trained = cafe(
+        "list", "attacks", "--for", config, "--set", "training.lr=0.1", "--set", "attack={name: dlg, rounds: 1}"
+    )
+    lines = {line.split(maxsplit=1)[0]: line.split(maxsplit=1)[1] for line in trained.stdout.splitlines()}
+    assert lines["least_squares"] == "cannot run: it needs frozen parameters, and in this run they move"
+    assert lines["dlg"] == "can run"
+    assert trained.stdout.endswith("that an attack cannot run says nothing about safety\n")
+    apart = cafe("list", "attacks", "--for", config, "--set", "attack={name: dlg, disaggregate: true}").stdout
+    assert re.search("^dlg +can run$", apart, re.MULTILINE)
+    few = ["--set", "attack={name: dlg, disaggregate: true}", "--set", "federation.epochs=1"]
+    assert re.search(
+        "^dlg +cannot run: it needs 7 epochs", cafe("list", "attacks", "--for", config, *few).stdout, re.MULTILINE
+    )

@@ -127,6 +127,25 @@ def failed(lines):
     return {where for where, line in lines.items() if line.level == Level.FAILED}
 
 
+def test_an_attack_that_cannot_run_is_found_before_the_run(file, tmp_path):
+    attacked = tmp_path / "attacked.yaml"
+    attacked.write_text(f"{CONFIG}attack: {{name: least_squares}}\n")
+    found = examine(attacked, None)[("here", "attack")]
+    assert found.level == Level.FAILED
+    assert "it needs 8 epochs" in found.text
+    assert "says nothing about safety; these attacks can run here" in found.text
+    attacked.write_text(f"{CONFIG}attack: {{name: dlg}}\n")
+    assert examine(attacked, None)[("here", "attack")].level == Level.OK
+
+
+def test_data_that_are_not_at_the_coordinator_are_a_warning(tmp_path):
+    elsewhere = tmp_path / "elsewhere.yaml"
+    elsewhere.write_text(CONFIG.replace("name: digits, samples: 30", "name: npz, path: elsewhere.npz"))
+    found = examine(elsewhere, None)
+    assert found[("here", "data")].level == Level.WARNING
+    assert not failed(found)
+
+
 def test_all_is_well_between_three_parties_and_each_of_them_says_so(tmp_path, certs):
     file = tmp_path / "run.yaml"
     file.write_text(CONFIG.replace("workers: 3", "workers: 2").replace("900", "90"))

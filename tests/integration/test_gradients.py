@@ -14,7 +14,6 @@ UNEQUAL = {"workers": 3, "batch_size": 8, "rounds": 4, "slices": ["0:8,0:3", "0:
 @pytest.mark.parametrize(
     "config",
     [
-        small_config(),
         small_config(training={"lr": 0.1, "momentum": 0.9}, federation={"rounds": 8}),
         small_config(training={"optimizer": "adam", "lr": 0.01}, federation={"schedule": "uniform"}),
         small_config(federation={"workers": 16, "label_holder": 5}),
@@ -26,7 +25,7 @@ UNEQUAL = {"workers": 3, "batch_size": 8, "rounds": 4, "slices": ["0:8,0:3", "0:
         ),
         small_config(data={"name": "breast_cancer", "samples": 30}, training={"lr": 0.1}),
     ],
-    ids=["4 workers", "4 training", "4 adam uniform", "16 workers", "3 unequal", "cnn", "table"],
+    ids=["4 training", "4 adam uniform", "16 workers", "3 unequal", "cnn", "table"],
 )
 def test_uploaded_gradients_are_those_of_one_process(config, tmp_path):
     seen = run_in_processes(config, tmp_path)
@@ -43,14 +42,13 @@ def test_uploaded_gradients_are_those_of_one_process(config, tmp_path):
     assert len(summary["train"]["losses"]) == config.federation.rounds
 
 
-@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers_twice(tmp_path):
-    config = small_config(training={"lr": 0.1})
+    config = small_config(training={"lr": 0.1}, federation={"workers": 2})
     first, second = (run_in_processes(config, tmp_path / name) for name in ("a", "b"))
     assert_same(first, second)
     losses = [json.loads((tmp_path / name / "summary.json").read_text())["train"] for name in ("a", "b")]
     assert losses[0] == losses[1]
-    other = run_in_processes(small_config(training={"lr": 0.1}, seed=4), tmp_path / "c")
+    other = run_in_one_process(small_config(training={"lr": 0.1}, federation={"workers": 2}, seed=4))
     assert not torch.equal(flat(other[0].gradients)["0.1.weight"], flat(first[0].gradients)["0.1.weight"])
 
 

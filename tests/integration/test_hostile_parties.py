@@ -30,7 +30,7 @@ def rude(request, monkeypatch):
 
 def test_a_worker_gives_up_the_coordinator(rude):
     with pytest.raises(RunFailedError, match=f"no coordinator answers at {rude} after 0.5 s"):
-        Link(rude, 1, join_timeout=0.5, timeout=1)
+        Link(rude, 1, join_timeout=0.5, timeout=1, tls=None, silence=30.0)
 
 
 def test_a_worker_gives_up_the_label_holder(rude):

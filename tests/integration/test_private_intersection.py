@@ -13,7 +13,7 @@ import pytest
 
 from protos.alignment_pb2 import PassHeader, PassPart
 from protos.wire import ALIGNMENT_SERVICE
-from server.alignment.swaps import Swaps, received
+from server.alignment import Swaps
 from server.refusal import RefusedError
 from tests.integration.command_support import cafe, start
 from tests.integration.test_labels_at_coordinator import listening
@@ -136,18 +136,19 @@ def test_what_cannot_be_intersected_is_a_sentence(files, arguments, sentence):
 def test_the_coordinator_passes_on_only_what_may_be_an_intersection(workers, changes, sentence):
     header = PassHeader(**{"protocol_version": PROTOCOL_VERSION, "worker": 0, "step": 0, "bytes": 9} | changes)
     with pytest.raises(RefusedError) as refused:
-        Swaps(workers).check(header)
+        asyncio.run(Swaps(workers).take(header, ten_bytes()))
     assert sentence in refused.value.reason
 
 
-def test_a_message_of_another_length_than_announced_is_refused():
-    async def parts():
-        yield PassPart(data=b"1234")
-        yield PassPart(data=b"123456")
+async def ten_bytes():
+    yield PassPart(data=b"1234")
+    yield PassPart(data=b"123456")
 
+
+def test_a_message_of_another_length_than_announced_is_refused():
     header = PassHeader(protocol_version=PROTOCOL_VERSION, worker=0, step=0, bytes=9)
     with pytest.raises(RefusedError) as refused:
-        asyncio.run(received(Swaps(2), header, parts()))
+        asyncio.run(Swaps(2).take(header, ten_bytes()))
     assert "not as long as announced" in refused.value.reason
 
 

@@ -58,7 +58,6 @@ def assert_as_if_nothing_had_happened(federation, undisturbed):
     return assert_same_numbers(federation.out, undisturbed)
 
 
-@pytest.mark.slow
 def test_killed_workers_that_are_started_again_take_their_places(federation, undisturbed):
     workers = [federation.worker(number) for number in range(3)]
     federation.reaches(10)

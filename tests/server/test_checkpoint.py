@@ -110,7 +110,7 @@ def test_the_record_comes_back_without_what_was_cut_off(tmp_path):
     assert record.withheld == {1: 3}
     assert record.train.evaluations == [Evaluated(round=3, loss=0.3, accuracy=2 / 3)]
     assert record.disturbances == [LEFT]
-    assert state.traffic[0] == {0: 7}
+    assert state.bytes_up == {0: 7}
     assert torch.equal(tensors["a"], torch.arange(300.0) + 3)
 
 

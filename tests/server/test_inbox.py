@@ -37,7 +37,7 @@ def test_numbers_that_are_not_finite_are_refused(values):
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_lost_worker_is_waited_for_unless_its_upload_was_refused(tmp_path, refused):
     async def play() -> tuple[bool, str]:
-        session = Session(small_config(federation={"workers": 2}), Journal(tmp_path), rejoin_timeout=60.0)
+        session = Session(small_config(federation={"workers": 2}), Journal(tmp_path), patience=60.0)
         members = [session.membership.admit(join_request(worker)) for worker in range(2)]
         await session.gather()
         if refused:

@@ -60,7 +60,7 @@ class Rounds(RuleBasedStateMachine):
     async def _begin(self):
         out = Path(self.folder.name)
         self.journal, self.checkpoints = Journal(out), Checkpoints(out, self.config)
-        self.session = Session(self.config, self.journal, rejoin_timeout=60.0)
+        self.session = Session(self.config, self.journal, patience=60.0)
         self.service = CoordinatorService(self.session)
         self.conducting = asyncio.ensure_future(self._conduct())
 

@@ -34,9 +34,9 @@ def bench_all(out: Path | None, short: bool, compare: tuple[Path, Path] | None =
     keep_freed_memory()  # as all parties do
     with one_thread():
         results = [measure_path(path, 2 if short else path.turns) for path in hot_paths(short)]
-    _print(results)
+    table = _print(results)
     about = {"commit": commit(), "versions": versions(), "machine": describe_machine(), "short": short}
-    save(out, {**about, "paths": results})
+    save(out, {**about, "paths": results}, "all", table)
 
 
 def measure_path(path: HotPath, turns: int) -> dict[str, Any]:
@@ -94,13 +94,14 @@ def _spent(work: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-def _print(results: list[dict[str, Any]]) -> None:
+def _print(results: list[dict[str, Any]]) -> Table:
     table = Table("hot path", "ours", "floor", "ratio", "lowest", "the floor is")
     for one in results:
         times = (f"{one[key] * 1e3:.2f} ms" for key in ("seconds", "floor_seconds"))
         ratios = (f"{one[key]:.2f}" for key in ("ratio", "ratio_lowest"))
         table.add_row(one["path"], *times, *ratios, one["floor"])
     Console(highlight=False, width=130).print(table)
+    return table
 
 
 def _load(path: Path) -> dict[str, Any]:

@@ -45,8 +45,7 @@ def bench_defences(out: Path | None, short: bool) -> None:
     with one_thread():
         results = _measure(2 if short else 15)
     results["federation"] = _federation(rounds=5 if short else 60, repeats=1 if short else 5)
-    _print(results)
-    save(out, results)
+    save(out, results, "defences", _print(results))
 
 
 def _measure(turns: int) -> dict[str, Any]:
@@ -123,7 +122,7 @@ def _round() -> Callable[[int], tuple[Tensors, Played]]:
     return play
 
 
-def _print(results: dict[str, Any]) -> None:
+def _print(results: dict[str, Any]) -> Table:
     title = f"a round computes {results['round_seconds'] * 1e3:.0f} ms"
     table = Table(title, "once", "a round", "share of the round", "lowest")
     for case in results["cases"]:
@@ -143,3 +142,4 @@ def _print(results: dict[str, Any]) -> None:
         f"at all workers {whole['fake_gradients_seconds'] * 1e3:.0f} ms: {whole['more']:+.0%} (lowest of each: "
         f"{whole['more_lowest']:+.0%})."
     )
+    return table

@@ -27,7 +27,8 @@ from vfl.errors import RunFailedError
 from vfl.folder.schema import as_json
 from vfl.folder.summary import load_summary
 from vfl.folder.transcript import Transcript
-from vfl.local.launch import run_federation, sigterm_as_ctrl_c
+from vfl.local.launch import run_federation
+from vfl.local.stop import as_ctrl_c
 from vfl.net.certs import make_certificates
 from vfl.net.tls import COORDINATOR, Role, worker_role
 
@@ -41,7 +42,6 @@ SHORTEST, LONGEST = 0.5 * SILENCE_SECONDS, 2.5 * SILENCE_SECONDS
 
 SURE = 3
 """Rounds after a fault that show that it is over: the first may have been complete when it happened."""
-
 CHECKPOINT_EVERY = 5
 
 
@@ -75,11 +75,8 @@ class Fault:
     seconds: float
 
 
-ALL = [
-    (kind, victim)
-    for kind, victim in product(FaultKind, Victim)
-    if (kind, victim) != (FaultKind.REPLACE, Victim.COORDINATOR)
-]
+ALL = list(product(FaultKind, Victim))
+ALL.remove((FaultKind.REPLACE, Victim.COORDINATOR))
 """No process can replace a frozen coordinator, which holds the port that the workers know."""
 
 ONE_OF_EACH = [
@@ -102,7 +99,7 @@ def bench_faults(out: Path | None, short: bool) -> None:
         run_federation(config, load_data(config), undisturbed)
         disturbed.mkdir()
         why = "--short" if short else why_no_hosts()
-        with sigterm_as_ctrl_c():
+        with as_ctrl_c(signal.SIGTERM):
             struck = _disturb(config, faults, disturbed, hosts=why is None)
         summary = load_summary(disturbed / "out")
         result = {
@@ -116,8 +113,7 @@ def bench_faults(out: Path | None, short: bool) -> None:
             "updates_lost": WORKERS * rounds - _same_updates(undisturbed, disturbed / "out"),
             "difference": _difference(undisturbed, disturbed / "out"),
         }
-    _print(result, why)
-    save(out, result)
+    save(out, result, "faults", _print(result, why))
     check_alike(result)
 
 
@@ -157,9 +153,7 @@ def _config(rounds: int) -> RunConfig:
             "label_holder": LABEL_HOLDER,
             "batch_size": 20,
             "rounds": rounds,
-            "join_timeout": PATIENCE_SECONDS,
-            "rejoin_timeout": PATIENCE_SECONDS,
-            "round_timeout": PATIENCE_SECONDS,
+            **dict.fromkeys(("join_timeout", "rejoin_timeout", "round_timeout"), PATIENCE_SECONDS),
             "silence_timeout": SILENCE_SECONDS,
             "checkpoint_every": CHECKPOINT_EVERY,
             "fixed_secrets": True,  # both runs are to draw the same noise
@@ -251,7 +245,7 @@ def _difference(expected: Path, found: Path) -> float:
     return float(torch.stack([(left[name] - right[name]).abs().max() for name in left]).max())  # nan, if one is
 
 
-def _print(result: dict[str, Any], why: str | None) -> None:
+def _print(result: dict[str, Any], why: str | None) -> Table:
     table = Table("fault", *Victim, "seconds to recover: median", "worst")
     for kind in FaultKind:
         faults = [fault for fault in result["faults"] if fault["kind"] == kind]
@@ -269,3 +263,4 @@ def _print(result: dict[str, Any], why: str | None) -> None:
     console.print(f"seconds to recover   median {statistics.median(took):.1f}, worst {max(took):.1f}")
     console.print(f"updates lost         {result['updates_lost']} of {result['updates']}")
     console.print(f"largest difference   {result['difference']:g} of the final parameters to the undisturbed run's")
+    return table

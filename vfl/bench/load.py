@@ -54,15 +54,20 @@ def bench_load(out: Path | None, short: bool) -> None:
     sizes, rounds = ((4,), 200) if short else ((16, 64), 1000)
     workers, few = (4, 12) if short else (16, 100)
     console = Console(highlight=False)
+    table = Table(f"{rounds} rounds", "memory: second tenth", "last tenth", "descriptors: second tenth", "last tenth")
+    steady = [_steady(size, rounds, table) for size in sizes]
+    console.print(table)
+    for one in steady:
+        console.print(f"{one['workers']} workers: {one['rounds_per_second']:.1f} rounds a second")
     result = {
-        "steady": [_steady(size, rounds, console) for size in sizes],
+        "steady": steady,
         "held": _held_back(workers, few, console),
         "behind": _behind(3 * few, console),
     }
-    save(out, result)
+    save(out, result, "load", table)
 
 
-def _steady(workers: int, rounds: int, console: Console) -> dict[str, Any]:
+def _steady(workers: int, rounds: int, table: Table) -> dict[str, Any]:
     """Run many rounds; memory and descriptors should be in the last tenth what they were in the second."""
     config = _config(workers, rounds, training={"lr": 0.01}, transcript=True)
     with tempfile.TemporaryDirectory(prefix="cafe-bench-") as folder:
@@ -73,14 +78,13 @@ def _steady(workers: int, rounds: int, console: Console) -> dict[str, Any]:
     parties = {"coordinator": "coordinator", "label holder": "worker 0", "largest other worker": f"worker {last}"}
     rate = summary.rounds_per_second
     result: dict[str, Any] = {"workers": workers, "rounds": summary.rounds, "rounds_per_second": rate, "parties": {}}
-    title = f"{workers} workers, {summary.rounds} rounds, {rate:.1f} a second"
-    table = Table("", "memory: second tenth", "last tenth", "descriptors: second tenth", "last tenth", title=title)
     for party, name in parties.items():
         early, late = (meter.tenth(name, which, rounds) for which in (2, 10))
         memory, descriptors = [early.memory, late.memory], [early.descriptors, late.descriptors]
         result["parties"][party] = {"memory": memory, "descriptors": descriptors}
-        table.add_row(party, *(f"{size / 1e6:.1f} MB" for size in memory), *map(str, descriptors))
-    console.print(table)
+        table.add_row(
+            f"{workers} workers: {party}", *(f"{size / 1e6:.1f} MB" for size in memory), *map(str, descriptors)
+        )
     return result
 
 

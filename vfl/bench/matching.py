@@ -65,21 +65,15 @@ def bench_matching(out: Path | None, short: bool) -> None:
     few = [MatchingCase(4, 8), MatchingCase(4, 1, singles=4)]
     cases = few if short else [MatchingCase(4, 40), MatchingCase(16, 40), MatchingCase(4, 1, singles=8)]
     results = [_measure(case, repeats) for case in cases]
-    show_table([one | {side: 1e3 * spent for side, spent in one["seconds"].items()} for one in results], COLUMNS)
-    save(out, {"cases": results})
+    rows = [one | {side: 1e3 * spent for side, spent in one["seconds"].items()} for one in results]
+    save(out, {"cases": results}, "matching", show_table(rows, COLUMNS))
 
 
-@dataclass(frozen=True)
-class Sides:
-    """The three ways to compute one iteration; each returns the gradients of the slices, then of the labels."""
+def sides(case: MatchingCase) -> dict[str, Callable[[], list[Tensor]]]:
+    """Set up the three ways to compute one iteration on the same random data, guess and gradients.
 
-    engine: Callable[[], list[Tensor]]
-    oracle: Callable[[], list[Tensor]]
-    plain: Callable[[], list[Tensor]]
-
-
-def sides(case: MatchingCase) -> Sides:
-    """Set up the three on the same random data, guess and gradients."""
+    Each returns the gradients of the slices, then of the labels.
+    """
     count = case.singles or case.batch_size
     boxes = tuple(partition(SHAPE, case.workers))
     model, rounds = PluginSection(name=case.model), count // case.batch_size
@@ -93,11 +87,11 @@ def sides(case: MatchingCase) -> Sides:
     engine = Engine(setting)
     device = engine.device
     guess, logits = [one.to(device) for one in guess], logits.to(device)
-    return Sides(
-        _engine_side(engine, uploaded, seen[0].parameters, [*guess, logits]),
-        _loop_side(Oracle(setting, seen[0].parameters, device), uploaded, guess, logits),
-        _loop_side(Plain(setting, seen[0].parameters, device), uploaded, guess, logits),
-    )
+    return {
+        "engine": _engine_side(engine, uploaded, seen[0].parameters, [*guess, logits]),
+        "oracle": _loop_side(Oracle(setting, seen[0].parameters, device), uploaded, guess, logits),
+        "plain": _loop_side(Plain(setting, seen[0].parameters, device), uploaded, guess, logits),
+    }
 
 
 def _engine_side(
@@ -197,12 +191,12 @@ def _loop_side(
 def _measure(case: MatchingCase, repeats: int) -> dict[str, Any]:
     Console(stderr=True, highlight=False).print(f"{case.name} …")
     three = sides(case)
-    seconds: dict[str, list[float]] = {"engine": [], "oracle": [], "plain": []}
+    seconds: dict[str, list[float]] = {name: [] for name in three}
     found: dict[str, list[Tensor]] = {}
     for turn in range(repeats + 1):
-        for name in seconds:
+        for name, compute in three.items():
             began = time.monotonic()
-            found[name] = getattr(three, name)()
+            found[name] = compute()
             if turn:  # the first turn warms up
                 seconds[name].append(time.monotonic() - began)
     return {

@@ -4,7 +4,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,21 +23,12 @@ from vfl.folder.versions import versions
 from vfl.local.launch import run_federation
 from vfl.plan.machine import Floors, best_of, describe_machine, measure_floors
 from vfl.plan.main import ranged
-from vfl.plan.terms import (
-    KNOWN,
-    PHASES,
-    PROCESSES,
-    Fitted,
-    Terms,
-    fit_coefficients,
-    memory_terms,
-    predict,
-    seconds_terms,
-)
+from vfl.plan.terms import KNOWN, PHASES, PROCESSES, Fitted, fit_coefficients, memory_terms, predict, seconds_terms
 from vfl.plan.workload import Workload, workload_of
 from vfl.referee import score_run
 
 SMALL: dict[str, Any] = {"model": {"name": "mlp", "hidden": [64]}, "attack": {"name": "exact"}}
+TERMS = {"seconds": seconds_terms, "memory": memory_terms}
 
 
 def point(samples: int, workers: int, batch_size: int = 20, **changes: Any) -> dict[str, Any]:
@@ -122,14 +113,13 @@ def measure_run(config: RunConfig) -> dict[str, Any]:
             scoring = time.process_time() - scoring
         lines = [json.loads(line) for line in (out / NAME).read_text(encoding="utf-8").splitlines()]
         summary = load_summary(out)
-    seconds = {"federation": sum(meter.computed(name) for name in meter.names() if name != "attack")}
+    seconds = {"federation": sum(meter.computed(name) for name in meter.peak if name != "attack")}
     if attacked:
         seconds |= _attack_seconds(meter, lines)
         seconds["scoring"] = scoring
-    workers = [name for name in meter.names() if name.startswith("worker")]
     memory = {
         "coordinator": meter.peak["coordinator"],
-        "worker": max(meter.peak[name] for name in workers),
+        "worker": max(peak for name, peak in meter.peak.items() if name.startswith("worker")),
         "launcher": peak_memory(psutil.Process()),
     }
     if attacked:
@@ -184,7 +174,7 @@ def fit_points(points: Sequence[dict[str, Any]], floors: Floors) -> Fitted:
 def _fit(
     loads: Sequence[Workload], points: Sequence[dict[str, Any]], what: str, *, kind: str, floors: Floors
 ) -> dict[str, float]:
-    terms = [_terms(load, kind)[what] for load, one in zip(loads, points, strict=True) if what in one[kind]]
+    terms = [TERMS[kind](load)[what] for load, one in zip(loads, points, strict=True) if what in one[kind]]
     measured = [one[kind][what] for one in points if what in one[kind]]
     return fit_coefficients(terms, measured, {name: times * floors.gflop for name, times in KNOWN.items()})
 
@@ -202,33 +192,33 @@ def _fit_memory(
     return {name: value * max(1.0, *most) / 1e9 for name, value in fitted.items()}
 
 
-def _terms(load: Workload, kind: str) -> dict[str, Terms]:
-    return seconds_terms(load) if kind == "seconds" else memory_terms(load)
-
-
 def show_fit(fitted: Fitted) -> None:
     """Print every measured point beside the fitted model's prediction."""
     console = Console(highlight=False, width=150)
     configs = [parse_config(dict(one["config"]), "cafe bench scale") for one in fitted.points]
     loads = [workload_of(config) for config in configs]
-    for kind, names, unit in (("seconds", PHASES, 1.0), ("memory", PROCESSES, 1e6)):
-        title = "seconds of a core: measured / predicted" if kind == "seconds" else "peak MB: measured / predicted"
-        table = Table("", *names, *(["bytes"] if kind == "seconds" else []), title=title)
-        coefficients = fitted.seconds if kind == "seconds" else fitted.memory
+    for kind, names, unit in (("seconds", PHASES, "seconds of a core"), ("memory", PROCESSES, "peak MB")):
+        more = ["bytes"] if kind == "seconds" else []
+        table = Table("", *names, *more, title=f"{unit}: measured / predicted")
         for config, load, one in zip(configs, loads, fitted.points, strict=True):
-            cells = []
-            for name in names:
-                if name not in one[kind]:
-                    cells.append("")
-                    continue
-                found = predict(coefficients[name], _terms(load, kind)[name]) * (1.0 if kind == "seconds" else 1e9)
-                cells.append(f"{one[kind][name] / unit:.3g} / {found / unit:.3g}")
+            beside = _beside(fitted, load, one, kind)
+            cells = [beside.get(name, "") for name in names]
             if kind == "seconds":
                 counted = {"up": load.traffic.up, "down": load.traffic.down, "peer": load.traffic.peer}
                 apart = sum(abs(counted[key] - one["bytes"][key]) for key in counted)
                 cells.append(f"{sum(counted.values()) / 1e6:.2f} MB, {apart} B off")
             table.add_row(_name(config), *cells)
         console.print(table)
+
+
+def _beside(fitted: Fitted, load: Workload, point: Mapping[str, Any], kind: str) -> dict[str, str]:
+    """Return what was measured beside what is predicted of every phase in seconds, or of every process in MB."""
+    coefficients, terms = {"seconds": fitted.seconds, "memory": fitted.memory}[kind], TERMS[kind](load)
+    measured, predicted = {"seconds": (1.0, 1.0), "memory": (1e-6, 1e3)}[kind]  # of bytes, and of GB
+    return {
+        name: f"{found * measured:.3g} / {predict(coefficients[name], terms[name]) * predicted:.3g}"
+        for name, found in point[kind].items()
+    }
 
 
 def show_left_out(points: Sequence[dict[str, Any]], floors: Floors) -> None:
@@ -239,11 +229,8 @@ def show_left_out(points: Sequence[dict[str, Any]], floors: Floors) -> None:
     load = workload_of(config)
     console = Console(highlight=False, width=150)
     console.print(f"Left out of the fit: {_name(config)}")
-    for kind, coefficients, unit in (("seconds", fitted.seconds, "s"), ("memory", fitted.memory, "MB")):
-        cells = []
-        for name, found in largest[kind].items():
-            guess = predict(coefficients[name], _terms(load, kind)[name]) * (1.0 if kind == "seconds" else 1e3)
-            cells.append(f"{name} {found / (1 if kind == 'seconds' else 1e6):.3g} / {guess:.3g} {unit}")
+    for kind, unit in (("seconds", "s"), ("memory", "MB")):
+        cells = [f"{name} {text} {unit}" for name, text in _beside(fitted, load, largest, kind).items()]
         console.print(f"  {kind}, measured / predicted: {', '.join(cells)}")
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from attacker.exact import Exact
-from attacker.exact.attack import ExactAttack
 from attacker.interface import Attack, Progress, Recovery, Setting
 from vfl.bench.federation import NO_ATTACK, FederationCase, federate, noise
 from vfl.bench.rigs import save, show_table
@@ -42,13 +41,11 @@ class Collecting(Exact):
 
     def start(self, setting: Setting) -> Attack:
         """Begin as `exact` does."""
-        attack = super().start(setting)
-        assert isinstance(attack, ExactAttack)
-        return _Collecting(attack)
+        return _Collecting(super().start(setting))
 
 
 class _Collecting:
-    def __init__(self, attack: ExactAttack) -> None:
+    def __init__(self, attack: Attack) -> None:
         self.observe = attack.observe
 
     def recover(self, _progress: Progress) -> Recovery:
@@ -56,14 +53,11 @@ class _Collecting:
 
 
 COLLECTING = PluginSection(name="vfl.bench.side:Collecting")
+CAFE = PluginSection.model_validate({"name": "cafe", "switch_one": None, "switch_two": None})
 RIVALS = (
     Rival("frozen, exact", 0.0, COLLECTING),
     Rival("parameters change, exact", 0.01, COLLECTING),
-    Rival(
-        "parameters change, cafe: all three steps every round",
-        0.01,
-        PluginSection.model_validate({"name": "cafe", "switch_one": None, "switch_two": None}),
-    ),
+    Rival("parameters change, cafe: all three steps every round", 0.01, CAFE),
 )
 
 
@@ -79,8 +73,7 @@ def bench_side(out: Path | None, short: bool) -> None:
         | {"longest": max(queue["longest"] for queue in one["queues"])}
         for one in results
     ]
-    show_table(rows, COLUMNS, note)
-    save(out, results)
+    save(out, {"cases": results}, "side", show_table(rows, COLUMNS, note))
 
 
 def _measure(rival: Rival, data: Data, rounds: int, repeats: int) -> dict[str, Any]:

@@ -38,15 +38,14 @@ def bench_training(out: Path | None, short: bool) -> None:
     rounds = SHORT_ROUNDS if short else ROUNDS
     results = [_compare(file, workers, rounds) for file in FILES for workers in (4, 16)]
     title = f"{SAMPLES} samples, K = {BATCH_SIZE}, {rounds} rounds; federation / one process"
-    show_table([one | {"data": Path(one["data"])} for one in results], COLUMNS, title=title)
-    save(out, results)
+    table = show_table([one | {"data": Path(one["data"])} for one in results], COLUMNS, title=title)
+    save(out, {"cases": results}, "training", table)
 
 
 def _compare(file: str, workers: int, rounds: int) -> dict[str, Any]:
+    section = {"name": "npz", "path": file, "samples": SAMPLES, "test_samples": TEST_SAMPLES}
     config = RunConfig(
-        data=PluginSection.model_validate(
-            {"name": "npz", "path": file, "samples": SAMPLES, "test_samples": TEST_SAMPLES}
-        ),
+        data=PluginSection.model_validate(section),
         federation=FederationConfig(workers=workers, batch_size=BATCH_SIZE, rounds=rounds),
         training=TrainingConfig(optimizer="adam", lr=LR),
     )
@@ -58,15 +57,10 @@ def _compare(file: str, workers: int, rounds: int) -> dict[str, Any]:
         "rounds": rounds,
         "loss_first": losses[0],
         "loss_last": losses[-1],
-        "largest_relative_difference": largest_difference(federated.losses, losses),
+        "largest_relative_difference": max(abs(a - b) / abs(b) for a, b in zip(federated.losses, losses, strict=True)),
         "one_process_accuracy": accuracy,
         "federation_accuracy": federated.test_accuracy,
     }
-
-
-def largest_difference(found: list[float], expected: list[float]) -> float:
-    """Return the largest difference of two curves in any round, relative to the second one."""
-    return max(abs(one - other) / abs(other) for one, other in zip(found, expected, strict=True))
 
 
 def _one_process(config: RunConfig, data: Data, rounds: int) -> tuple[list[float], float]:

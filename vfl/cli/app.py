@@ -63,15 +63,8 @@ def run_command() -> None:
 
 
 def _end(error: CafeError) -> NoReturn:
-    _clear_pending_interrupt()
+    # Python notes a Ctrl-C that met it inside an `exec`, as of any dataclass, and would end by the signal, without our
+    # exit code; a further `exec`, even an empty one, clears the note.
+    exec("")  # nosec B102
     print(f"cafe: {error}", file=sys.stderr)
     raise SystemExit(error.exit_code)
-
-
-def _clear_pending_interrupt() -> None:
-    """Let this process end with our exit code after a Ctrl-C that met Python inside an `exec`, as of any dataclass.
-
-    Python notes such a KeyboardInterrupt and, when it exits, ends by the signal instead; a further `exec`, even an
-    empty one, clears the note.
-    """
-    exec("")  # nosec B102

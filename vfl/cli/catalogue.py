@@ -1,11 +1,13 @@
 """`list`: what a config can name, every plug-in with one line, which names the paper it follows."""
 
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import typer
 
+from vfl.cli.options import Changes
+from vfl.config import RunConfig, load_config
 from vfl.errors import UserError
 from vfl.registry import Plugin, Registry
 
@@ -17,8 +19,18 @@ def list_plugins(
         str | None,
         typer.Argument(metavar="KIND", help="attacks, defences, datasets, models or optimizers; all without it."),
     ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--for", metavar="FILE", help="attacks: which can run on this config, and why not.")
+    ] = None,
+    changes: Changes = None,
 ) -> None:
     """Show what can be named in a config: every plug-in, or those of a kind with their options."""
+    if file is not None or changes:
+        if kind != "attacks" or file is None:
+            raise UserError("--for FILE says which attacks can run on a config: cafe list attacks --for FILE")
+        for line in applicable(load_config(file, changes)):
+            print(line)
+        return
     from attacker.interface import attacks
     from vfl.datasets import datasets
     from vfl.models import models
@@ -39,6 +51,21 @@ def list_plugins(
             print(f"{name}:")
         for line in catalogue(kinds[name], options=kind is not None):
             print(line)
+
+
+def applicable(config: RunConfig) -> Iterator[str]:
+    """Yield a line for each attack, whether it can run on a config or what it lacks; with the config's own options."""
+    from attacker.interface import RefusalError
+    from attacker.start import refusals
+    from vfl.datasets.slices import data_facts
+    from vfl.plan.workload import setting_of
+
+    found = refusals(setting_of(config, data_facts(config)), config.attack)
+    for name, refusal in found.items():
+        why = refusal.reason if isinstance(refusal, RefusalError) else refusal
+        yield f"{name:<{WIDTH}} " + (f"cannot run: {why}" if why else "can run")
+    if any(found.values()):
+        yield f"{'':<{WIDTH}} that an attack cannot run says nothing about safety"
 
 
 def catalogue(registry: Registry[Any], options: bool) -> Iterator[str]:

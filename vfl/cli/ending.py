@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 FILES = ("report.html", "recovered.png", "photograph_*.png", "rows.csv", "summary.json")
 """What people want to open, in a run's folder."""
-
 STYLES = {"leaked": "bold white on red", "partly": "bold black on yellow", "guess": "bold", "open": "bold"}
 """How a verdict looks on a terminal: what leaked in part is as loud as what leaked whole."""
 

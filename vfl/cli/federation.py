@@ -8,24 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from vfl.cli import options as shared
 from vfl.cli.ending import finish, reported, show
-from vfl.cli.options import (
-    REJOIN_SECONDS,
-    UI_LISTEN,
-    Changes,
-    ConfigFile,
-    Insecure,
-    Json,
-    Out,
-    Quiet,
-    Resume,
-    Tls,
-    Ui,
-    UiListen,
-    check_addresses,
-    check_worker,
-    results_folder,
-)
 from vfl.config import load_config
 from vfl.errors import UserError
 
@@ -73,20 +57,20 @@ StateFolder = Annotated[
 
 
 def run(
-    file: ConfigFile,
-    changes: Changes = None,
-    out: Out = None,
+    file: shared.ConfigFile,
+    changes: shared.Changes = None,
+    out: shared.Out = None,
     *,
-    quiet: Quiet = False,
-    as_json: Json = False,
-    resume: Resume = False,
-    ui: Ui = False,
-    ui_listen: UiListen = UI_LISTEN,
+    quiet: shared.Quiet = False,
+    as_json: shared.Json = False,
+    resume: shared.Resume = False,
+    ui: shared.Ui = False,
+    ui_listen: shared.UiListen = shared.UI_LISTEN,
 ) -> None:
     """Run a whole federation on this machine: coordinator, workers, attack, scores."""
     config = load_config(file, changes)
-    check_addresses({"--ui-listen": ui_listen})
-    folder = results_folder(out, file)
+    shared.check_addresses({"--ui-listen": ui_listen})
+    folder = shared.results_folder(out, file)
     from vfl.forkserver import warm_up
 
     warm_up(trains=not config.training.frozen)
@@ -97,6 +81,8 @@ def run(
     with _page(ui, ui_listen, folder) as controls:
         data = load_data(config)
         with reported(folder), RunProgress(folder, config.federation.workers, quiet) as watch:
+            for doubt in data.doubts:
+                watch.say(f"Warning: {doubt}")
             options = LaunchOptions(estimates=watch.live or ui, resume=resume, controls=controls)
             run_federation(config, data, folder, options)
             finish(folder, config, data)
@@ -104,9 +90,9 @@ def run(
 
 
 def plan(
-    file: ConfigFile,
-    changes: Changes = None,
-    out: Out = None,
+    file: shared.ConfigFile,
+    changes: shared.Changes = None,
+    out: shared.Out = None,
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON on standard output.")] = False,
     memory: Annotated[
@@ -136,31 +122,31 @@ def plan(
 
 
 def serve(
-    file: ConfigFile,
-    changes: Changes = None,
-    out: Out = None,
+    file: shared.ConfigFile,
+    changes: shared.Changes = None,
+    out: shared.Out = None,
     *,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: shared.Quiet = False,
+    as_json: shared.Json = False,
     listen: Annotated[str, typer.Option(help="Where workers reach the coordinator, HOST:PORT.")] = "127.0.0.1:7000",
     referee: Referee = False,
     labels: LabelsFile = None,
     label_listen: LabelListen = None,
     label_advertise: LabelAdvertise = None,
-    tls: Tls = None,
-    insecure: Insecure = False,
-    resume: Resume = False,
-    ui: Ui = False,
-    ui_listen: UiListen = UI_LISTEN,
+    tls: shared.Tls = None,
+    insecure: shared.Insecure = False,
+    resume: shared.Resume = False,
+    ui: shared.Ui = False,
+    ui_listen: shared.UiListen = shared.UI_LISTEN,
 ) -> None:
     """Start the coordinator alone; workers join with `cafe work`."""
     config = load_config(file, changes)
-    check_addresses({"--listen": listen, "--ui-listen": ui_listen})
-    check_addresses({"--label-listen": label_listen, "--label-advertise": label_advertise})
+    shared.check_addresses({"--listen": listen, "--ui-listen": ui_listen})
+    shared.check_addresses({"--label-listen": label_listen, "--label-advertise": label_advertise})
     from vfl.net.tls import COORDINATOR, identity_for
 
     identity = identity_for(tls, insecure, COORDINATOR, {"--listen": listen})
-    folder = results_folder(out, file)
+    folder = shared.results_folder(out, file)
     from server.main import ServeOptions
     from server.main import serve as coordinate
     from vfl.cli.progress import RunProgress
@@ -168,7 +154,7 @@ def serve(
     from vfl.local.label_party import LabelOptions, label_party
     from vfl.referee.estimates import Estimates
 
-    workers, patience = config.federation.workers, config.federation.patience(REJOIN_SECONDS)
+    workers, patience = config.federation.workers, config.federation.patience(shared.REJOIN_SECONDS)
     own = LabelOptions(labels, label_listen, label_advertise)
     with (
         label_party(config, own, tls=tls, insecure=insecure, patience=patience) as party,
@@ -186,23 +172,19 @@ def serve(
             labels=party.labels if party else None,
             label_holder=party.start if party else None,
         )
-        noted = Estimates(folder) if ui else contextlib.nullcontext()
+        noted, awaited = Estimates(folder) if ui else contextlib.nullcontext(), f"waiting for {workers} workers"
         with reported(folder), noted, RunProgress(folder, workers, quiet) as watch:
-            coordinate(
-                config,
-                options,
-                lambda address: watch.say(f"coordinator listening on {address}, waiting for {workers} workers"),
-            )
+            coordinate(config, options, lambda address: watch.say(f"coordinator listening on {address}, {awaited}"))
             finish(folder, config, load_data(config) if referee else None)
         show(folder, quiet, as_json)
 
 
 def work(
-    file: ConfigFile,
+    file: shared.ConfigFile,
     *,
     worker: Annotated[int, typer.Option("--id", min=0, help="This worker's number, from 0.")],
     coordinator: Annotated[str, typer.Option(help="The coordinator, HOST:PORT.")],
-    changes: Changes = None,
+    changes: shared.Changes = None,
     listen: Annotated[
         str, typer.Option(help="Where peers reach this worker, HOST:PORT; port 0 takes a free one.")
     ] = "127.0.0.1:0",
@@ -213,13 +195,13 @@ def work(
     threads: Threads = None,
     key_file: KeyFile = None,
     state: StateFolder = None,
-    tls: Tls = None,
-    insecure: Insecure = False,
+    tls: shared.Tls = None,
+    insecure: shared.Insecure = False,
 ) -> None:
     """Start one worker; it waits for its coordinator and takes part in one run."""
     config = load_config(file, changes)
-    check_worker(worker, config)
-    check_addresses({"--coordinator": coordinator, "--listen": listen, "--advertise": advertise})
+    shared.check_worker(worker, config)
+    shared.check_addresses({"--coordinator": coordinator, "--listen": listen, "--advertise": advertise})
     from vfl.net.tls import identity_for, worker_role
 
     identity = identity_for(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
@@ -230,7 +212,7 @@ def work(
     from worker.main import work as take_part
     from worker.session import WorkerOptions
 
-    patience = config.federation.patience(REJOIN_SECONDS)
+    patience = config.federation.patience(shared.REJOIN_SECONDS)
     options = WorkerOptions(
         worker,
         coordinator,

@@ -30,7 +30,6 @@ UiListen = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Where the page is served; beyond this machine it wants a token.")
 ]
 UI_LISTEN = "127.0.0.1:8080"
-
 REJOIN_SECONDS = 60.0
 """How long `cafe serve` waits for a lost worker, and `cafe work` tries to come back, if the config does not say."""
 

@@ -3,7 +3,6 @@
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -115,23 +114,33 @@ class Screen:
         self._tasks: dict[str, tuple[TaskID, str]] = {}
         self._began = time.monotonic()
         self._changed, self._drawn = False, 0.0
-        self._take: dict[str, Callable[[Line], None]] = {
-            "run": self._take_run,
-            "state": self._take_state,
-            "worker": self._workers.take_state,
-            "round": self._take_round,
-            "evaluation": self._take_evaluation,
-            "step": self._take_step,
-            "estimate": self._take_estimate,
-            "say": lambda line: self.say(line["text"]),
-        }
 
     def take(self, line: Line) -> None:
         """Take in a line of the journal."""
-        take = self._take.get(line["kind"])
-        if take is not None:
-            take(line)
-            self._changed = True
+        match line["kind"]:
+            case "run":
+                about = f"{line['workers']} workers, {line['samples']} samples, batches of {line['batch_size']}"
+                self._about = about
+            case "state":
+                self._state = line["state"]
+            case "worker":
+                self._workers.states[line["id"]] = line["state"]
+            case "round":
+                self._workers.take_round(line)
+                self._bar("rounds", "rounds", done=line["round"], total=line["total"], extra=f"loss {line['loss']:.4f}")
+            case "evaluation":
+                loss = "" if line["loss"] is None else f", loss {line['loss']:.4f}"  # a diverged model's has no number
+                self._notes["on test samples"] = f"accuracy {line['accuracy']:.1%}{loss}, after round {line['round']}"
+            case "step":
+                self._bar("attack", line["name"], done=line["done"], total=line["total"])
+            case "estimate" if line["psnr_mean"] is not None:
+                share = f"{line['share_30db']:.0%} of the images at 30 dB or better"
+                self._notes["the attack has"] = f"PSNR {line['psnr_mean']:.1f} dB on average, {share}"
+            case "say":
+                self.say(line["text"])
+            case _:
+                return
+        self._changed = True
 
     def draw(self) -> None:
         """Draw, if there is something new; bad input ends a run before there is anything to see."""
@@ -150,29 +159,6 @@ class Screen:
     def close(self) -> None:
         """Leave the last picture, and give the cursor back."""
         self._live.stop()
-
-    def _take_run(self, line: Line) -> None:
-        self._about = f"{line['workers']} workers, {line['samples']} samples, batches of {line['batch_size']}"
-
-    def _take_state(self, line: Line) -> None:
-        self._state = line["state"]
-
-    def _take_round(self, line: Line) -> None:
-        self._workers.take_round(line)
-        self._bar("rounds", "rounds", done=line["round"], total=line["total"], extra=f"loss {line['loss']:.4f}")
-
-    def _take_evaluation(self, line: Line) -> None:
-        loss = "" if line["loss"] is None else f", loss {line['loss']:.4f}"  # a diverged model's has no number
-        self._notes["on test samples"] = f"accuracy {line['accuracy']:.1%}{loss}, after round {line['round']}"
-
-    def _take_step(self, line: Line) -> None:
-        self._bar("attack", line["name"], done=line["done"], total=line["total"])
-
-    def _take_estimate(self, line: Line) -> None:
-        if line["psnr_mean"] is not None:
-            self._notes["the attack has"] = (
-                f"PSNR {line['psnr_mean']:.1f} dB on average, {line['share_30db']:.0%} of the images at 30 dB or better"
-            )
 
     def _bar(self, slot: str, name: str, *, done: int, total: int, extra: str = "") -> None:
         """Move a bar; a step with another name gets a new one in the same place, with a clock of its own."""
@@ -215,10 +201,6 @@ class Workers:
         self._rounds = dict.fromkeys(range(count), 0)
         self._bytes: dict[int, tuple[int, int]] = {}
         self._ends: deque[tuple[float, int]] = deque()
-
-    def take_state(self, line: Line) -> None:
-        """Take in what has become of a worker."""
-        self.states[line["id"]] = line["state"]
 
     def take_round(self, line: Line) -> None:
         """Take in a round's end."""

@@ -94,21 +94,25 @@ def sweep(
 
 def results(
     add: Annotated[
-        list[Path] | None, typer.Option(metavar="DIR", help="A sweep's folder whose results are kept; may be repeated.")
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="A sweep's folder, or a bench's file, that is kept; may be repeated."),
     ] = None,
     experiments: Annotated[Path, typer.Option(help="The folder of the sweeps' files.")] = Path("experiments/paper"),
     kept: Annotated[Path, typer.Option(help="The folder where results are kept.")] = Path("experiments/results"),
     page: Annotated[Path, typer.Option(help="The page to write.")] = Path("RESULTS.md"),
+    *,
+    docs: Annotated[Path, typer.Option(help="The folder of pages whose tables are filled in.")] = Path("docs"),
 ) -> None:
-    """Write RESULTS.md: the paper's tables beside ours, from the results that are kept."""
-    from vfl.sweep.results.kept import keep_results
+    """Write RESULTS.md, the paper's tables beside ours, and the tables in docs/, from the results that are kept."""
+    from vfl.sweep.results.docs import fill_docs, keep
     from vfl.sweep.results.page import draw_curves, write_page
 
-    for folder in add or []:
-        print(f"kept as {keep_results(folder, experiments, kept)}")
+    for source in add or []:
+        print(f"kept as {keep(source, docs, experiments, kept)}")
     draw_curves(experiments, kept)
     write_page(experiments, kept, page)
-    print(f"{page} is written")
+    for path in (page, *fill_docs(docs, experiments, kept)):
+        print(f"{path} is written")
 
 
 def bench(
@@ -125,7 +129,7 @@ def bench(
         typer.Option(metavar="OLD.json NEW.json", help="all: print two files of --out beside each other."),
     ] = None,
 ) -> None:
-    """Measure: all hot paths, the wire, training, attacks, gradient matching, defences, faults, load, or scale."""
+    """Measure: hot paths, the wire, training, attacks, matching, defences, faults, load, scale, or certificates."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name not in BENCHES:

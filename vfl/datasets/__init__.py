@@ -54,6 +54,11 @@ class Data:
         """Return the shape of one sample."""
         return tuple(self.x.shape[1:])
 
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Return a sentence on each thing in a table that may be a mistake."""
+        return tuple(self.tables.doubts) if self.tables else ()
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -65,12 +70,14 @@ class Facts:
     classes: int
     columns: tuple[Column, ...] = ()
     groups: tuple[int, ...] | None = None
+    doubts: tuple[str, ...] = ()
+    """A sentence on each thing that may be a mistake."""
 
     @classmethod
     def of(cls, data: Data) -> "Facts":
         """Return the facts of data that are loaded."""
         tested = 0 if data.x_test is None else len(data.x_test)
-        return cls(len(data.x), tested, data.sample_shape, data.classes, data.columns, data.groups)
+        return cls(len(data.x), tested, data.sample_shape, data.classes, data.columns, data.groups, data.doubts)
 
 
 class DataSet(Plugin):

@@ -16,7 +16,7 @@ from torch import Tensor
 from vfl.config import RunConfig
 from vfl.datasets import Data, DataSet, Facts, check_data, check_facts_of, datasets
 from vfl.errors import UserError
-from vfl.files import PRIVATE, make_private, refuse_irregular, write_atomically
+from vfl.files import PRIVATE, refuse_irregular, write_atomically
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
 from vfl.partition import Box, Shape, column_boxes, partition
 from vfl.topology import even_runs
@@ -53,7 +53,7 @@ class WorkerData:
         about = {**bounds, "ids_digest": self.ids_digest.hex(), "classes": self.classes, "most": self.most}
 
         def write(new: Path) -> None:
-            save_file(tensors, make_private(new), metadata={"slice": json.dumps(about)})
+            save_file(tensors, new, metadata={"slice": json.dumps(about)})
 
         write_atomically(path, write, durably=False, mode=PRIVATE)
 

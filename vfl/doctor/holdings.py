@@ -10,9 +10,11 @@ import psutil
 from cryptography import x509
 from rich.filesize import decimal
 
+from attacker.start import start_attack
 from server.membership import Member
+from server.session import setting_of
 from vfl.config import RunConfig
-from vfl.datasets.slices import WorkerData, load_data, slice_for
+from vfl.datasets.slices import WorkerData, data_facts, load_data, slice_for
 from vfl.doctor.findings import Sheet
 from vfl.errors import UserError
 from vfl.limits import RESERVE_BYTES
@@ -20,7 +22,8 @@ from vfl.models import build_bottom
 from vfl.models.whole import whole_model
 from vfl.net.tls import Identity, Role, is_loopback, load_identity, read_certificate
 from vfl.partition import Box, partition
-from worker.alignment import SUFFIXES, table_size
+from vfl.plan.workload import setting_of as planned_setting
+from worker.alignment import SUFFIXES, table_facts
 from worker.main import EVERYWHERE
 
 MODEL_COPIES = 7
@@ -31,10 +34,16 @@ def check_slice(sheet: Sheet, config: RunConfig, worker: int, path: Path | None)
     """Check what a worker holds against the config."""
     with sheet.trying("slice"):
         if path and path.suffix.lower() in SUFFIXES:
-            rows, columns = table_size(config, path, worker)
+            rows, columns, doubts = table_facts(config, path, worker)
+            _warn_of(sheet, doubts)
             sheet.ok("slice", f"{path}: {rows} rows, {columns} columns; a run will find which rows all workers have")
             return None
-        data = WorkerData.load(path) if path else slice_for(load_data(config), config, worker)
+        if path:
+            data = WorkerData.load(path)
+        else:
+            whole = load_data(config)
+            _warn_of(sheet, whole.doubts)
+            data = slice_for(whole, config, worker)
         source = str(path) if path else f"data set {config.data.name}"
         problem = _slice_problem(config, worker, data)
         if problem:
@@ -71,6 +80,11 @@ def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | No
     return None
 
 
+def _warn_of(sheet: Sheet, doubts: Sequence[str]) -> None:
+    for doubt in doubts:
+        sheet.warn("data", doubt)
+
+
 def check_bottom(sheet: Sheet, config: RunConfig, worker: int, data: WorkerData) -> None:
     """Check that a worker's model can be built, and that there is memory for it."""
     with sheet.trying("model"):
@@ -92,6 +106,25 @@ def check_whole(sheet: Sheet, config: RunConfig, members: Sequence[Member], out:
         uploads = size * (len(members) if horizontal else 1)
         recorded = rounds * (uploads + (0 if config.training.frozen else size)) if config.transcript else 0
         check_disk(sheet, out, recorded)
+
+
+def check_attack(sheet: Sheet, config: RunConfig, members: Sequence[Member]) -> None:
+    """Check that the attack can run: on what all workers hold or, before they are here, on the config's data set."""
+    if members:
+        setting = setting_of(config, members)
+    else:
+        try:
+            facts = data_facts(config)
+            _warn_of(sheet, facts.doubts)
+            setting = planned_setting(config, facts)
+        except UserError as error:
+            text = f"cannot be loaded here, so the attack is checked once workers with data of their own join: {error}"
+            sheet.warn("data", text)
+            return
+    if config.attack.name != "none":
+        with sheet.trying("attack"):
+            start_attack(config.attack, setting)
+            sheet.ok("attack", f"{config.attack.name} can run on these {setting.samples} samples")
 
 
 def _check_memory(sheet: Sheet, what: str, size: int) -> None:

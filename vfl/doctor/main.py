@@ -10,7 +10,7 @@ from attacker.interface import attacks
 from vfl.datasets import datasets
 from vfl.device import resolve_device
 from vfl.doctor.findings import Finding, Level, Sheet
-from vfl.doctor.holdings import check_bottom, check_disk, check_files, check_slice, check_whole
+from vfl.doctor.holdings import check_attack, check_bottom, check_disk, check_files, check_slice, check_whole
 from vfl.doctor.listener import Listener
 from vfl.doctor.party import Setup
 from vfl.doctor.visits import Visits
@@ -54,10 +54,13 @@ def _examine_coordinator(here: Sheet, setup: Setup, identity: Identity | None) -
     if setup.config.topology.labels_at_coordinator:
         here.later("labels", "of the coordinator, and the port of its label holder, are looked at by `cafe serve`")
         check_disk(here, setup.out)
+        check_attack(here, setup.config, ())
     elif len(listener.members) == setup.config.federation.workers:
         check_whole(here, setup.config, listener.members, setup.out)
+        check_attack(here, setup.config, listener.members)
     else:
         check_disk(here, setup.out)
+        check_attack(here, setup.config, ())
     return [here, *_reported(listener)]
 
 

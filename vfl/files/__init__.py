@@ -93,11 +93,3 @@ def state_folder(name: str) -> Path:
     """Return a folder of this user's, apart from all runs, for what outlasts a process and is for no other party."""
     home = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
     return Path(home).expanduser() / "cafe" / name
-
-
-def make_private(path: Path) -> Path:
-    """Make an empty file, or empty one, that only its owner can read, whatever the umask; return its path."""
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, PRIVATE)
-    os.fchmod(opened, PRIVATE)
-    os.close(opened)
-    return path

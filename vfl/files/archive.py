@@ -12,7 +12,6 @@ from vfl.files import refuse_irregular, write_atomically
 from vfl.limits import ARCHIVE_BYTES
 
 T = TypeVar("T")
-
 _SINGLE = b"\x93NUMPY"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -64,11 +63,12 @@ def _read(archive: zipfile.ZipFile, wanted: Collection[str] | None) -> dict[str,
         raise ArchiveError(f"its arrays unpack to {total} bytes, the limit is {ARCHIVE_BYTES}")
     for name, info in members.items():
         _check_header(archive, name, info)
-    arrays = {name: _array(archive, info) for name, info in members.items()}
-    return {
-        name: array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind in "iuf" else array
-        for name, array in arrays.items()
-    }
+    arrays = {}
+    for name, info in members.items():
+        with archive.open(info) as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+        arrays[name] = array.astype(array.dtype.newbyteorder("="), copy=False) if array.dtype.kind in "iuf" else array
+    return arrays
 
 
 def _members(archive: zipfile.ZipFile, wanted: Collection[str] | None) -> list[tuple[str, zipfile.ZipInfo]]:
@@ -92,8 +92,3 @@ def _check_header(archive: zipfile.ZipFile, name: str, info: zipfile.ZipInfo) ->
     if announced > info.file_size and not dtype.hasobject:
         raise ArchiveError(f"{name} announces {announced} bytes and has {info.file_size}")
     return tuple(shape)
-
-
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    with archive.open(info) as file:
-        return np.lib.format.read_array(file, allow_pickle=False)

@@ -39,7 +39,6 @@ _CHECKSUM = "sha256"
 _NO_SUM = b"0" * 64
 _SUM_AT = 8 + len(f'{{"__metadata__": {{"{_CHECKSUM}": "')
 """Where a file's checksum stands: the header's length comes first, and the checksum is the header's first value."""
-
 BLOCK = 4096
 """What writes past the kernel's cache come in multiples of, on every disk in use."""
 STAGE = 4 * 1024 * 1024

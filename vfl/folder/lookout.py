@@ -8,9 +8,10 @@ LOOK_EVERY_SECONDS = 0.25
 
 
 class Lookout(ABC):
-    """Calls `look` four times a second beside the block, once more at its end, and then `close`."""
+    """Calls `look` again and again beside the block, once more at its end, and then `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, every: float = LOOK_EVERY_SECONDS) -> None:
+        self._every = every
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
 
@@ -26,13 +27,12 @@ class Lookout(ABC):
     def look(self) -> None:
         """See what is new."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - not all hold something
         """Let go of what was looked at."""
 
     def _follow(self) -> None:
         try:
-            while not self._over.wait(LOOK_EVERY_SECONDS):
+            while not self._over.wait(self._every):
                 self.look()
             self.look()
         finally:

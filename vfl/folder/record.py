@@ -12,29 +12,14 @@ from pydantic import ConfigDict, Field
 
 from vfl.config import RunConfig
 from vfl.files import write_atomically
+from vfl.folder import summary
 from vfl.folder.recorded_config import RecordedConfig
 from vfl.folder.schema import Live
-from vfl.folder.summary import (
-    Attack,
-    Bytes,
-    Disturbance,
-    Evaluated,
-    LedgerWords,
-    Memory,
-    Queue,
-    Seconds,
-    Summary,
-    Train,
-    save_summary,
-)
-from vfl.folder.versions import versions
+from vfl.folder.versions import made_with
 from vfl.models.whole import state_dict
 from vfl.observation import ModelTensors, Setting
 from vfl.optimisers.training import EarlyStop
 from vfl.recovery import Recovery, spans
-
-CERTIFIED = 1e-2
-"""Certificates below this speak for a sample; wrong ones are usually far above, right ones far below."""
 
 _SCORES = ("psnr_mean", "psnr_median", "psnr_min", "ssim_mean", "share_30db", "psnr_baseline")
 """The scores of images are null in a summary without a referee."""
@@ -48,11 +33,11 @@ class Record(Live):
     rounds: int = 0
     seconds: float = 0.0
     """From the first round on."""
-    train: Train = Field(default_factory=Train)
-    bytes: Bytes = Field(default_factory=Bytes)
+    train: summary.Train = Field(default_factory=summary.Train)
+    bytes: summary.Bytes = Field(default_factory=summary.Bytes)
     withheld: dict[int, int] = Field(default_factory=dict)
     """The first round in which a worker uploaded nothing, by its own decision."""
-    disturbances: list[Disturbance] = Field(default_factory=list)
+    disturbances: list[summary.Disturbance] = Field(default_factory=list)
     ends: list[float] = Field(default_factory=list)
     """When each round ended, in seconds from the start."""
     memory: list[int] = Field(default_factory=list)
@@ -61,7 +46,7 @@ class Record(Live):
     """On the monotonic clock, as are all that are in no checkpoint."""
     ended: str = Field("complete", exclude=True)
     """Why the rounds ended."""
-    queue: Queue = Field(default_factory=Queue, exclude=True)
+    queue: summary.Queue = Field(default_factory=summary.Queue, exclude=True)
     model: ModelTensors | None = Field(None, exclude=True)
     """The parameters after the last round."""
 
@@ -71,7 +56,7 @@ class Record(Live):
         return time.monotonic() - self.began
 
     @property
-    def last_evaluation(self) -> Evaluated | None:
+    def last_evaluation(self) -> summary.Evaluated | None:
         """Return the evaluation of the model as it is after the last round."""
         last = self.train.evaluations[-1] if self.train.evaluations else None
         return last if last and last.round == self.rounds else None
@@ -125,27 +110,27 @@ def write_summary(
     ended: str | None = None,
 ) -> None:
     """Write what is known without the ground truth; the referee adds the scores."""
-    federation = config.federation
-    summary = Summary(
+    federation, memory = config.federation, record.memory[-1] if record.memory else None
+    written = summary.Summary(
         config=RecordedConfig.model_validate(config.model_dump(mode="json")),
         seed=config.seed,
-        versions={**versions()},
+        versions={**made_with()},
         ended=ended or record.ended,
         workers=federation.workers,
         samples=setting.samples if setting else None,
         shares=list(setting.topology.shares) if setting and setting.topology.is_horizontal else None,
         batch_size=setting.batch_size if setting else federation.batch_size,
         rounds=record.rounds,
-        seconds=Seconds(total=record.elapsed, federation=record.seconds, attack=attack_seconds),
+        seconds=summary.Seconds(total=record.elapsed, federation=record.seconds, attack=attack_seconds),
         rounds_per_second=record.rounds_per_second,
         disturbances=record.disturbances,
         withheld={str(worker): number for worker, number in sorted(record.withheld.items())},
-        coordinator_memory=Memory(last=record.memory[-1] if record.memory else None, growth=record.memory_growth),
+        coordinator_memory=summary.Memory(last=memory, growth=record.memory_growth),
         bytes=record.bytes,
         train=_train(record),
         attack=_attack(config.attack.name, recovery or Recovery(used=()), record.queue),
     )
-    save_summary(out, summary)
+    summary.save_summary(out, written)
 
 
 def write_model(out: Path, model: ModelTensors | None) -> None:
@@ -156,38 +141,31 @@ def write_model(out: Path, model: ModelTensors | None) -> None:
         write_atomically(out / "model.pt", lambda path: path.write_bytes(buffer.getbuffer()))
 
 
-def _train(record: Record) -> Train:
+def _train(record: Record) -> summary.Train:
     losses, tested = record.train.losses, record.last_evaluation
     ends = {"loss_first": losses[0], "loss_last": losses[-1]} if losses else {}
     after = {"test_accuracy": tested.accuracy, "test_loss": tested.loss} if tested else {}
     return record.train.model_copy(update=ends | after)
 
 
-def _attack(name: str, recovery: Recovery, queue: Queue) -> Attack:
-    return Attack(
+def _attack(name: str, recovery: Recovery, queue: summary.Queue) -> summary.Attack:
+    return summary.Attack(
         name=name,
         used=list(recovery.used),
         ledger=_ledger(recovery),
         notes=list(recovery.notes),
         cells=len(recovery.cells),
-        certified=_certified(recovery),
+        certified=None if recovery.certified is None else int(recovery.certified.sum()),
         altered=None if recovery.altered is None else list(recovery.altered),
         queue=queue,
         **dict.fromkeys(_SCORES),
     )
 
 
-def _ledger(recovery: Recovery) -> LedgerWords | None:
+def _ledger(recovery: Recovery) -> summary.LedgerWords | None:
     if recovery.ledger is None:
         return None
     ledger = recovery.ledger
     count = len(ledger.rounds)  # thousands of numbers would hide the rest
     about: dict[str, Any] = asdict(ledger) | {"rounds": spans(ledger.rounds), "other": list(ledger.other)}
-    return LedgerWords(**about, count=count, sentence=ledger.sentence)
-
-
-def _certified(recovery: Recovery) -> int | None:
-    """Count the samples whose certificates are all small: without the truth, the best guess at what is right."""
-    if recovery.certificates is None:
-        return None
-    return int((recovery.certificates < CERTIFIED).all(1).sum())
+    return summary.LedgerWords(**about, count=count, sentence=ledger.sentence)

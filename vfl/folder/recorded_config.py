@@ -88,10 +88,8 @@ def refuse_imports(sections: Mapping[str, Any], said: Collection[str], source: P
     """End with a sentence where a recorded config names `package.module:attribute`, and the user has not."""
     for key, name in _values(sections, "name"):
         if ":" in name and name not in said:
-            raise UserError(
-                f"{source}: the recorded run names code of its own to be imported, {key} {name}; "
-                f"if you trust that code, say so: --set {key}={name}"
-            )
+            trust = f"if you trust that code, say so: --set {key}={name}"
+            raise UserError(f"{source}: the recorded run names code of its own to be imported, {key} {name}; {trust}")
 
 
 def refuse_addresses(sections: Mapping[str, Any], said: Collection[str], source: Path) -> None:

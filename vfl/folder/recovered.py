@@ -23,6 +23,8 @@ def write_recovery(out: Path, setting: Setting, recovery: Recovery) -> None:
         arrays["layers"] = np.array(recovery.layers)
     if recovery.certificates is not None:
         arrays["certificates"] = recovery.certificates.numpy()
+    if recovery.certified is not None:
+        arrays["certified"] = recovery.certified.numpy()
     save_arrays(out / _NAME, arrays)
 
 

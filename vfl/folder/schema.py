@@ -14,10 +14,8 @@ from vfl.registry import explain
 
 DEPTH = 2 * CONFIG_DEPTH
 """How deep a file may nest: it has a config in it, and a little around that."""
-
 LARGEST = 1e100
 """No number of a run is so large; figures of larger ones cannot be drawn."""
-
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
@@ -131,10 +129,6 @@ def _unusual(found: Any) -> str | None:
     return f"it nests deeper than {DEPTH}"
 
 
-def _or_nan(value: Any) -> Any:
-    return math.nan if value is None else value
-
-
 def _drawable(value: float) -> float:
     if abs(value) > LARGEST:  # not so for NaN
         raise ValueError(f"it is above {LARGEST:g}")
@@ -145,7 +139,8 @@ Count = Annotated[int, Field(strict=True, ge=0, le=1 << 53)]
 Finite = Annotated[float, Field(strict=True, ge=-LARGEST, le=LARGEST)]
 Measure = Annotated[Finite | None, BeforeValidator(_finite)]
 """A number, None where there is none or it is not finite."""
-Point = Annotated[float, Field(strict=True), BeforeValidator(_or_nan), AfterValidator(_drawable)]
+_or_nan = BeforeValidator(lambda value: math.nan if value is None else value)
+Point = Annotated[float, Field(strict=True), _or_nan, AfterValidator(_drawable)]
 """A number of a curve: NaN here, and null in the file, where it is not finite."""
 Some = Annotated[list[T], Field(fail_fast=True)]
 Word = str | int | float | bool | None

@@ -201,6 +201,8 @@ class Tables(Part):
 
     rows: Count
     files: Some[RowsRead]
+    doubts: Some[str] = Field(default_factory=list)
+    """A sentence on each thing that may be a mistake."""
 
 
 class Summary(Part):

@@ -8,7 +8,6 @@ from vfl.folder.summary import Attack, Summary
 
 State = Literal["leaked", "partly", "guess", "open"]
 LABELS: dict[State, str] = {"leaked": "leaked", "partly": "partly leaked", "guess": "no more than a guess"}
-
 MOST_NAMED = 3
 """Of more columns or workers the first few are named, and the others counted."""
 

@@ -2,6 +2,7 @@
 
 import platform
 import subprocess
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,6 +14,13 @@ def versions() -> dict[str, str]:
     }
 
 
+def made_with() -> dict[str, str]:
+    """Return the versions, and the commit where this code runs from its repository: results carry it."""
+    known = commit()
+    return versions() | ({"commit": known} if known else {})
+
+
+@cache
 def commit() -> str | None:
     """Return the commit of this code, and whether there is more than is committed; None outside its repository."""
     root = Path(__file__).parents[2]

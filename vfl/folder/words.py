@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from vfl.folder.measured import certified_and_wrong
 from vfl.folder.scores import Right
 from vfl.folder.summary import Attack, Defence, Summary, Tables, Train
 from vfl.folder.verdict import leaks, listed
@@ -31,11 +32,8 @@ def setting_words(summary: Summary) -> list[str]:
     """Say how many took part, and in what."""
     horizontal, each = (" (horizontal)", " each") if summary.shares else ("", "")
     samples = [] if summary.samples is None else [f"{summary.samples} samples"]
-    return [
-        f"{summary.workers} workers{horizontal}",
-        *samples,
-        f"{summary.rounds} rounds of {summary.batch_size}{each}",
-    ]
+    rounds = f"{summary.rounds} rounds of {summary.batch_size}{each}"
+    return [f"{summary.workers} workers{horizontal}", *samples, rounds]
 
 
 def _rows_read(tables: Tables | None) -> Iterator[Line]:
@@ -46,6 +44,7 @@ def _rows_read(tables: Tables | None) -> Iterator[Line]:
         yield "joined by id", f"{tables.rows} rows are in all files; {each}"
     elif any(file.unlabelled or file.incomplete for file in files):
         yield "rows", each
+    yield from (("doubtful", doubt) for doubt in (tables.doubts if tables else ()))
 
 
 def _training(train: Train, summary: Summary) -> Iterator[Line]:
@@ -106,7 +105,8 @@ def right_words(found: Right) -> str:
 def _without_truth(attack: Attack, summary: Summary) -> Iterator[Line]:
     """Say what the attack itself knows of its recovery."""
     if attack.certified is not None:
-        yield "certified", f"{attack.certified} of {summary.samples} samples explain all their gradients"
+        alone = f"{attack.certified} of {summary.samples} samples, by their gradients alone"
+        yield "certified", f"{alone}; {certified_and_wrong()}" if attack.certified else alone
     yield from (("note", str(note)) for note in attack.notes)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from attacker.driver.remote import AttackProcess
 from server.disturbances import WorkerLeftError
 from vfl.errors import CafeError, in_words
-from vfl.forkserver import context, end_with_parent, warm_up
+from vfl.forkserver import context, end_process, end_with_parent, warm_up
 from worker.session import Finished
 
 GRACE_SECONDS = 15.0
@@ -143,9 +143,6 @@ class Children:
             if child.process.is_alive():
                 child.process.terminate()
         for child in self._all:
-            child.process.join(3.0)
-            if child.process.is_alive():
-                child.process.kill()
-                child.process.join()
+            end_process(child.process, 3.0)
         if self._attack is not None:
             self._attack.end()

@@ -19,7 +19,6 @@ from worker.session import WorkerOptions
 
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "::": "[::1]"}  # recognised, never listened at  # nosec B104
 """Where a coordinator that listens everywhere is found from its own machine."""
-
 AGAIN_SECONDS = 0.5
 """After how long a label holder that was killed is started again."""
 
@@ -43,10 +42,8 @@ class LabelOptions:
         for option, value in given.items():
             if value is not None and not config.topology.labels_at_coordinator:
                 holder = "each worker" if config.topology.is_horizontal else f"worker {config.topology.label_holder}"
-                raise UserError(
-                    f"{option} {value}: belongs to federation.label_holder: coordinator, and here {holder} has the "
-                    f"labels"
-                )
+                here = f"and here {holder} has the labels"
+                raise UserError(f"{option} {value}: belongs to federation.label_holder: coordinator, {here}")
         if self.where.rpartition(":")[0] in EVERYWHERE and self.advertise is None:
             raise UserError(f"--label-listen {self.where}: say with --label-advertise HOST:PORT how workers reach it")
 

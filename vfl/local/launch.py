@@ -9,12 +9,9 @@ import hashlib
 import os
 import signal
 import tempfile
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from attacker.driver.remote import needs_process
@@ -29,7 +26,7 @@ from vfl.errors import InterruptedRunError, UserError, from_words
 from vfl.files import remove, state_folder
 from vfl.folder.summary import Defence, load_summary, save_summary
 from vfl.local.children import JOINED, Children, Outcome
-from vfl.local.stop import honour
+from vfl.local.stop import as_ctrl_c, honour
 from vfl.observation import Setting
 from vfl.referee.estimates import Estimates
 from worker.defences import Chain, defences
@@ -49,8 +46,8 @@ def check(config: RunConfig, data: Data) -> None:
     chains = [config.defence_of(worker) for worker in range(config.federation.workers)]
     for worker, chain in enumerate(chains):
         if chains.index(chain) == worker:  # each different one once: an accountant takes its time
-            held, most = setting.samples_of(worker), setting.most_samples
-            Chain(chain, defence_plan(config, worker, held, most=most, common=Secret()))
+            held = shares[worker] if shares else samples  # in a horizontal federation its own share
+            Chain(chain, defence_plan(config, worker, held, most=setting.most_samples, common=Secret()))
     Parameters(setting, config.training)
     start_attack(config.attack, setting)
 
@@ -73,13 +70,14 @@ def run_federation(config: RunConfig, data: Data, out: Path, options: LaunchOpti
     if options.resume:
         _check_counts(config)
     out.mkdir(parents=True, exist_ok=True)
-    with sigterm_as_ctrl_c(), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
+    # SIGTERM is what `timeout`, Docker and systemd send
+    with as_ctrl_c(signal.SIGTERM), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
         slices = write_slices(config, data, Path(folder))
         children = Children(trains=not config.training.frozen)
         watching = Estimates(out, data) if options.estimates else contextlib.nullcontext()
         try:
             with watching:
-                _start_and_wait(children, config, slices, out=out, labels=known_labels(config, data), wanted=options)
+                _start_and_wait(children, config, slices, out=out, data=data, wanted=options)
             if load_summary(out).complete:
                 remove(_state(out))
             if data.tables:
@@ -104,27 +102,9 @@ def _check_counts(config: RunConfig) -> None:
     for worker in range(config.federation.workers):
         for section in config.defence_of(worker):
             if defences.build(section).keeps_count:
-                raise UserError(
-                    f"--resume: what the defence {section.name} of worker {worker} had counted went with its process; "
-                    f"start without --resume (a `cafe work` keeps its count while `cafe serve` is away)"
-                )
-
-
-@contextlib.contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
-    """Clean up after SIGTERM as after Ctrl-C: it is what `timeout`, Docker and systemd send."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+                counted = f"what the defence {section.name} of worker {worker} had counted"
+                anew = "start without --resume (a `cafe work` keeps its count while `cafe serve` is away)"
+                raise UserError(f"--resume: {counted} went with its process; {anew}")
 
 
 def worker_threads(workers: int) -> int:
@@ -133,13 +113,7 @@ def worker_threads(workers: int) -> int:
 
 
 def _start_and_wait(
-    children: Children,
-    config: RunConfig,
-    slices: list[Path],
-    *,
-    out: Path,
-    labels: tuple[int, ...] | None,
-    wanted: LaunchOptions,
+    children: Children, config: RunConfig, slices: list[Path], *, out: Path, data: Data, wanted: LaunchOptions
 ) -> None:
     honour()
     threads = worker_threads(config.topology.parties)
@@ -154,7 +128,7 @@ def _start_and_wait(
         estimates=wanted.estimates,
         resume=wanted.resume,
         controls=wanted.controls,
-        labels=labels,
+        labels=known_labels(config, data),
     )
     coordinator = children.start("coordinator", _coordinate, config, options)
     for theirs in filter(None, (attack, wanted.controls)):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacker.driver.conclude import conclude
 from attacker.driver.follow import Follower, Snapshots
-from attacker.interface import Progress, Recovery
+from attacker.interface import Recovery
 from attacker.start import start_attack
 from protos.coordinator_pb2 import Evaluation, JoinRequest, Purpose, Start
 from server.checkpoint import Checkpoints
@@ -92,7 +92,6 @@ class _Rounds:
         self._setting: Setting | None = None
         self._follower: Follower | None = None
         self._recorder: TranscriptWriter | None = None
-        self._recovery = Recovery(used=())
 
     async def play(self) -> None:
         """Let all parties join, and play all rounds."""
@@ -123,28 +122,17 @@ class _Rounds:
 
     def conclude(self) -> Simulated:
         """Let the attack recover, and write and score what came of it."""
-        assert self._setting is not None
-        assert self._record.model is not None
-        out, config = self._out, self._config
-        write_model(out, self._record.model)
-        conclude(
-            self._recover,
-            self._record,
-            config=config,
-            setting=self._setting,
-            out=out,
-            journal=self._journal,
-            stop_signals=(),
-        )
+        out, config, setting, record = self._out, self._config, self._setting, self._record
+        assert setting is not None
+        assert record.model is not None
+        write_model(out, record.model)
+        assert self._follower is not None
+        recover, journal = self._follower.recover, self._journal
+        recovery = conclude(recover, record, config=config, setting=setting, out=out, journal=journal, stop_signals=())
         tables = {"tables": self._data.tables} if self._data.tables else {}
         add_to_summary(out, defence=self._parties.defence_reports(), **tables)
         score_run(out, config, self._data)
-        return Simulated(self._setting, self._recovery, self._record.model)
-
-    def _recover(self, progress: Progress) -> Recovery:
-        assert self._follower is not None
-        self._recovery = self._follower.recover(progress)
-        return self._recovery
+        return Simulated(setting, recovery, record.model)
 
 
 class _Parties:
@@ -250,13 +238,10 @@ class _Session(Session):
                 if purpose == Purpose.PURPOSE_TRAIN:
                     for upload in self._parties.train(number, rows).values():
                         self.answers.inboxes[number].put(upload)
-                else:
-                    self._take_counts(number, self._parties.evaluate(rows))
+                    return
+                assert self.answers.counts is not None
+                for party, one in self._parties.evaluate(rows).items():
+                    evaluation = Evaluation(round=number, correct=one.correct, total=one.total, loss_sum=one.loss_sum)
+                    self.answers.counts.put(party, evaluation)
         except RefusedError as refused:
             raise RunFailedError(refused.reason) from None
-
-    def _take_counts(self, number: int, counted: Mapping[int, Counted]) -> None:
-        assert self.answers.counts is not None
-        for party, one in counted.items():
-            evaluation = Evaluation(round=number, correct=one.correct, total=one.total, loss_sum=one.loss_sum)
-            self.answers.counts.put(party, evaluation)

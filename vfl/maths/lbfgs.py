@@ -31,7 +31,7 @@ def two_loops(gradient: Tensor, memories: Sequence[Memory], scale: Tensor) -> Te
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
     """Return the inner product of each row."""
-    return (a * b).flatten(1).sum(1)
+    return (a * b).sum(tuple(range(1, a.dim())))
 
 
 def wide(per_row: Tensor, like: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ class Backtracking:
         return torch.where(self._stuck[:, None], self._x, moved)
 
 
-SHORT_HISTORY = 10
+SHORT_HISTORY = 5
 
 
 @dataclass(frozen=True)

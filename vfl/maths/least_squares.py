@@ -42,6 +42,11 @@ def first_factor(products: Tensor, second: Tensor, floor: float = 0.0) -> Tensor
     return h
 
 
+def beyond(basis: Tensor, vectors: Tensor) -> Tensor:
+    """Return the part of vectors (n, space) that lies outside of a subspace, given an orthonormal basis (space, k)."""
+    return vectors - (vectors @ basis) @ basis.T
+
+
 class Gram:
     """S^T S, added up round by round: memory grows with the samples, not with the rounds."""
 

@@ -12,7 +12,6 @@ EXACT, NEAR = 1e-3, 0.05
 
 SMALLEST = 5
 """A smaller image, or slice of one, has no room for the window of SSIM."""
-
 CHUNK = 256
 """Images judged at a time: all at once takes fifty times the memory of the images."""
 

@@ -19,13 +19,8 @@ from vfl.seeds import seeded_everywhere
 
 __all__ = ["LinearTop", "SplitModel", "build_bottom", "build_top", "is_shared", "models", "output_width", "running"]
 
-models: Registry[SplitModel] = Registry(
-    "model",
-    SplitModel,
-    "cafe.models",
-    ["vfl.models.cafe_cnn", "vfl.models.lenet", "vfl.models.mlp", "vfl.models.strided_cnn"],
-    adapt=bottom_factory,
-)
+_OURS = [f"vfl.models.{name}" for name in ("cafe_cnn", "lenet", "mlp", "strided_cnn")]
+models = Registry("model", SplitModel, "cafe.models", _OURS, adapt=bottom_factory)
 
 
 def build_bottom(section: PluginSection, shape: Shape, seed: int, worker: int) -> nn.Module:
@@ -78,10 +73,8 @@ def output_width(bottom: nn.Module, shape: Shape) -> int:
     z = _run_blank(name, bottom, torch.zeros(2, *shape), f"a slice of shape {shape}")
     least = 0 if 0 in shape else 1
     if not _is_dense(z) or z.dtype != torch.float32 or z.dim() != 2 or len(z) != 2 or z.shape[1] < least:
-        raise UserError(
-            f"model {name}: a bottom model must map (batch, …) to (batch, features), a dense float32 tensor; it made "
-            f"{_got(z)} of two samples"
-        )
+        must = "must map (batch, …) to (batch, features), a dense float32 tensor"
+        raise UserError(f"model {name}: a bottom model {must}; it made {_got(z)} of two samples")
     return int(z.shape[1])
 
 
@@ -122,19 +115,14 @@ def _got(value: object) -> str:
 def _module(name: str, plugin: SplitModel, model: object, *, part: str, x: Tensor, on: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise UserError(f"model {name}: its {part} model is {type(model).__name__}, not a torch.nn.Module")
-    _prepare(name, model, x, on)
-    _BUILT[model] = (name, plugin)
-    return model
-
-
-def _prepare(name: str, model: nn.Module, x: Tensor, on: str) -> None:
-    """Give lazy layers their sizes by a blank input (drawing from torch's generator), and fix what is not trained."""
-    if _lazy(model):
+    if _lazy(model):  # a blank input gives such layers their sizes, and draws from torch's generator
         _run_blank(name, model, x, on)
     left = _lazy(model)
     if left:
         raise UserError(f"model {name}: the lazy layer of {left[0]} is not used by forward, so its size is not known")
     _constants(model)
+    _BUILT[model] = (name, plugin)
+    return model
 
 
 def _run_blank(name: str, model: nn.Module, x: Tensor, on: str) -> object:

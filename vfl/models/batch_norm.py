@@ -6,13 +6,15 @@ those of a pre-trained network would be. They are measured when the model is bui
 the seed, never on a worker's data.
 """
 
+from contextlib import ExitStack
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from vfl.partition import Shape
 
-IMAGES = 64
+IMAGES, EPSILON = 64, 1e-5
 
 
 class FixedBatchNorm(nn.Module):
@@ -21,9 +23,8 @@ class FixedBatchNorm(nn.Module):
     mean: Tensor
     variance: Tensor
 
-    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        self.eps = eps
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
         self.register_buffer("mean", torch.zeros(channels), persistent=False)
@@ -31,7 +32,7 @@ class FixedBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised activations (batch, channels, height, width)."""
-        scale = (self.variance + self.eps).rsqrt()
+        scale = (self.variance + EPSILON).rsqrt()
         normal = (x - self.mean[:, None, None]) * scale[:, None, None]
         return normal * self.weight[..., None, None] + self.bias[..., None, None]
 
@@ -47,11 +48,8 @@ def calibrate(model: nn.Module, shape: Shape) -> None:
         module.mean.copy_(inputs[0].mean((0, 2, 3)))
         module.variance.copy_(inputs[0].var((0, 2, 3)))
 
-    norms = [module for module in model.modules() if isinstance(module, FixedBatchNorm)]
-    handles = [module.register_forward_pre_hook(measure) for module in norms]
-    try:
-        with torch.no_grad():
-            model(images)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, FixedBatchNorm):
+                hooks.enter_context(module.register_forward_pre_hook(measure))
+        model(images)

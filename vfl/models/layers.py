@@ -7,7 +7,7 @@ is written: with branches, residual connections, or Python's own control flow.
 import math
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,20 +68,15 @@ def _probes(shape: Shape) -> tuple[Tensor, ...]:
 def _inputs(model: nn.Module, probe: Tensor) -> dict[str, list[Tensor]]:
     """Run a sample through and return the inputs of each dense layer, in the order in which the layers were called."""
     met: dict[str, list[Tensor]] = {}
-    handles = []
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear):
+    with ExitStack() as hooks, torch.no_grad(), evaluating(model):
+        for name, layer in model.named_modules():
+            if isinstance(layer, nn.Linear):
 
-            def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], name: str = name) -> None:
-                met.setdefault(name, []).append(given(inputs, named).clone())
+                def hook(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], name: str = name) -> None:
+                    met.setdefault(name, []).append(given(inputs, named).clone())
 
-            handles.append(layer.register_forward_pre_hook(hook, with_kwargs=True))
-    try:
-        with torch.no_grad(), evaluating(model):
-            model(probe.clone().to(like_parameters(model)))  # a copy, as models may change their input in place
-    finally:
-        for handle in handles:
-            handle.remove()
+                hooks.enter_context(layer.register_forward_pre_hook(hook, with_kwargs=True))
+        model(probe.clone().to(like_parameters(model)))  # a copy, as models may change their input in place
     return met
 
 
@@ -117,13 +112,8 @@ def representation(model: nn.Module, layer: str, x: Tensor) -> Tensor:
         caught.append(given(inputs, named))
         raise _Stop
 
-    handle = model.get_submodule(layer).register_forward_pre_hook(hook, with_kwargs=True)
-    try:
+    with model.get_submodule(layer).register_forward_pre_hook(hook, with_kwargs=True), suppress(_Stop):
         model(x.clone())  # a model may change its input in place
-    except _Stop:
-        pass
-    finally:
-        handle.remove()
     return caught[0]
 
 

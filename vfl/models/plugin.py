@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -13,7 +14,6 @@ from vfl.registry import Plugin
 
 TAKEN = ("name", "top", "bottom", "bottoms", "shared")
 """Names that no option of a model can have: they are keys of the config's model section."""
-
 _MEANT = frozenset({"factory", *(name for name in dir(BaseModel) if name.startswith("model_"))})
 """Names with a meaning of their own in the class that is made of a factory."""
 
@@ -77,16 +77,6 @@ class FactoryTop(Factory):
         return self._made(widths, classes)
 
 
-def bottom_factory(name: str, factory: Callable[..., Any]) -> type[SplitModel]:
-    """Return the plug-in of a function that takes the shape of a slice."""
-    return _plugin(name, factory, FactoryBottom, ("shape",))
-
-
-def top_factory(name: str, factory: Callable[..., Any]) -> type[SplitModel]:
-    """Return the plug-in of a function that takes the lengths of the workers' vectors and the number of classes."""
-    return _plugin(name, factory, FactoryTop, ("widths", "classes"))
-
-
 def _plugin(name: str, factory: Callable[..., Any], base: type[SplitModel], given: tuple[str, ...]) -> type[SplitModel]:
     """Make a class whose fields are the parameters that follow the given ones."""
     signature = _signature(name, factory, given)
@@ -105,6 +95,12 @@ def _plugin(name: str, factory: Callable[..., Any], base: type[SplitModel], give
     made.__doc__ = inspect.getdoc(factory) or f"{name}."
     made.factory = staticmethod(factory)  # type: ignore[attr-defined]
     return made
+
+
+bottom_factory = partial(_plugin, base=FactoryBottom, given=("shape",))
+"""Makes the plug-in of a function that takes the shape of a slice."""
+top_factory = partial(_plugin, base=FactoryTop, given=("widths", "classes"))
+"""Makes the plug-in of one that takes the lengths of the workers' vectors and the number of classes."""
 
 
 def _signature(name: str, factory: Callable[..., Any], given: tuple[str, ...]) -> inspect.Signature:

@@ -33,10 +33,9 @@ def whole_model(section: PluginSection, shapes: Sequence[Shape], classes: int, s
     if is_shared(section):
         other = next((worker for worker, shape in enumerate(shapes) if shape != shapes[0]), None)
         if other is not None:
-            raise UserError(
-                f"model.shared: worker 0 holds slices of shape {shapes[0]}, worker {other} of {shapes[other]}; only "
-                f"slices of one shape can share a bottom model (federation.slices)"
-            )
+            held = f"worker 0 holds slices of shape {shapes[0]}, worker {other} of {shapes[other]}"
+            only = "only slices of one shape can share a bottom model (federation.slices)"
+            raise UserError(f"model.shared: {held}; {only}")
         bottoms = [build_bottom(section, shapes[0], seed, 0)] * len(shapes)
     else:
         bottoms = [build_bottom(section, shape, seed, worker) for worker, shape in enumerate(shapes)]

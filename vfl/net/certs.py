@@ -19,12 +19,9 @@ from vfl.net.tls import COORDINATOR, Role, file_problem, read_certificate, read_
 
 AUTHORITY_DAYS = 3650
 """How long an authority is good for; a certificate ends with its authority at the latest."""
-
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 """Names that every certificate has, so that all roles can be tried on one machine."""
-
 CLOCKS_DIFFER = timedelta(hours=1)
-
 _HOST = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*", re.IGNORECASE)
 
 _USAGES = [
@@ -65,10 +62,8 @@ def make_certificates(
     missing = [role for role in roles if not _there(folder, role.stem)]
     for role in names:
         if role not in missing:
-            raise UserError(
-                f"{folder / role.stem}.pem is there already and keeps its names: to make it anew, remove it and "
-                f"{role.stem}.key first"
-            )
+            anew = f"to make it anew, remove it and {role.stem}.key first"
+            raise UserError(f"{folder / role.stem}.pem is there already and keeps its names: {anew}")
     old = _there(folder, "ca")
     if not missing:
         raise UserError(

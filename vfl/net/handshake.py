@@ -13,7 +13,6 @@ from vfl.limits import ANSWER_SECONDS
 from vfl.net.tls import Identity, Role, role_of
 
 RETRY_SECONDS = 0.2
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 """The first bytes that an HTTP/2 client sends."""
 _NOT_YET_VALID, _EXPIRED, _WRONG_NAME, _WRONG_ADDRESS = 9, 10, 62, 64
@@ -86,9 +85,8 @@ def _connect(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
     context.set_alpn_protocols(["h2"])
     try:
         # wrap_socket takes the connection over, and closes it when the handshake fails
-        return context.wrap_socket(
-            socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS), server_hostname=host
-        )
+        connection = socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS)
+        return context.wrap_socket(connection, server_hostname=host)
     except ssl.SSLCertVerificationError:  # Python makes it a ValueError too
         raise
     except ValueError:

@@ -168,9 +168,8 @@ def file_problem(
     if now < certificate.not_valid_before_utc:
         return f"{path} is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC: is the clock right?"
     if now > certificate.not_valid_after_utc:
-        return (
-            f"{path} expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC: make a new one with `cafe certs`"
-        )
+        when = f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+        return f"{path} expired on {when}: make a new one with `cafe certs`"
     try:
         matches = key is None or key.public_key() == certificate.public_key()
     except (ValueError, UnsupportedAlgorithm):

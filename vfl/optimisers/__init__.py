@@ -23,6 +23,4 @@ class Optimiser(Plugin):
         raise NotImplementedError
 
 
-optimisers: Registry[Optimiser] = Registry(
-    "optimizer", Optimiser, "cafe.optimizers", ["vfl.optimisers.builtin"], key="training.optimizer"
-)
+optimisers = Registry("optimizer", Optimiser, "cafe.optimizers", ["vfl.optimisers.builtin"], key="training.optimizer")

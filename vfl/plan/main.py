@@ -49,7 +49,12 @@ class RunPlan:
             "workers": load.workers,
             "batch_size": load.batch_size,
             "rounds": load.rounds,
-            "attack": {"name": load.needs.attack, "method": load.needs.method, "rounds_needed": needed},
+            "attack": {
+                "name": load.needs.attack,
+                "method": load.needs.method,
+                "rounds_needed": needed,
+                "refusal": load.needs.refusal,
+            },
             "bytes": asdict(load.traffic),
             "transcript_bytes": load.transcript_bytes,
             "waiting_bytes": load.waiting_bytes,
@@ -127,10 +132,9 @@ def _beyond(load: Workload, fitted: Fitted) -> tuple[str, ...]:
     found = []
     for name, value in ranged(load).items():
         low, high = fitted.ranges.get(name, (value, value))
-        if value > LIKE * high:
-            found.append(f"{name}: {value:,.4g}, measured up to {high:,.4g}")
-        elif 0 < LIKE * value < low:
-            found.append(f"{name}: {value:,.4g}, measured from {low:,.4g}")
+        if value > LIKE * high or 0 < LIKE * value < low:
+            here, least, most = (f"{one:,.0f}" if one >= 100 else f"{one:.3g}" for one in (value, low, high))
+            found.append(f"{name}: {here} here, {least} to {most} measured")
     return tuple(found)
 
 
@@ -138,6 +142,8 @@ def _unknown(load: Workload) -> tuple[str, ...]:
     needs = load.needs
     if needs.attack == "none":
         return ()
+    if needs.refusal and not needs.rounds:
+        return (f"the attack {needs.attack}: it cannot run here",)
     if needs.choice is None:
         return (f"the attack {needs.attack}: only exact was measured",)
     if not load.frozen:
@@ -151,10 +157,8 @@ def _warnings(load: Workload, machine: Machine, total: int) -> tuple[str, ...]:
     found = []
     needs = load.needs
     if needs.refusal:
-        found.append(
-            f"The run has {load.rounds:,} rounds and the attack would not start with them ({needs.refusal}); "
-            f"it starts with {needs.rounds:,}."
-        )
+        enough = f" With {needs.rounds:,} rounds {needs.attack} could run." if needs.rounds else ""
+        found.append(f"The {needs.refusal}.{enough}")
     if total > machine.memory:
         found.append(
             f"The machine is too small: the run takes about {total / 1e9:.1f} GB of memory and "
@@ -212,7 +216,7 @@ def show_plan(plan: RunPlan) -> None:
     for text in plan.unknown:
         console.print(f"Not estimated: {text}.")
     if plan.beyond:
-        console.print("Beyond what was measured, so times and memory are extrapolated: " + "; ".join(plan.beyond) + ".")
+        console.print(f"Take times and memory as rough, as no run like this was measured: {'; '.join(plan.beyond)}.")
     for text in plan.warnings:
         console.print(f"Warning: {text}")
 
@@ -238,5 +242,7 @@ def _attack(plan: RunPlan) -> str:
     needs = plan.load.needs
     if needs.attack == "none":
         return "none"
+    if needs.refusal and not needs.rounds:
+        return f"{needs.attack}, which cannot run here"
     how = f" by {needs.method.replace('_', ' ')}" if needs.method else ""
     return f"{needs.attack}{how}" + (f", needs {needs.rounds:,} rounds" if needs.enough else "")

@@ -11,11 +11,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attacker.exact import Exact
-from attacker.exact.choice import Choice, choose
+from attacker.exact.choice import Choice
 from attacker.interface import attacks
 from attacker.least_squares import LeastSquares
 from attacker.rgap import RGap
-from attacker.start import start_attack
+from attacker.start import refusal_of, start_attack
 from attacker.theory import Theory
 from vfl.config import RunConfig
 from vfl.datasets import Facts
@@ -83,7 +83,9 @@ class Workload:
 
 def setting_of(config: RunConfig, facts: Facts) -> Setting:
     """Return what the coordinator of the run will know when all workers have joined."""
-    return Setting.of(config, boxes_of(facts, config), facts.classes, facts.samples)
+    check_facts(config, facts)
+    shares = config.topology.even_shares(facts.samples, config.federation.batch_size)
+    return Setting.of(config, boxes_of(facts, config), facts.classes, facts.samples, shares=shares)
 
 
 def workload_of(config: RunConfig) -> Workload:
@@ -93,7 +95,6 @@ def workload_of(config: RunConfig) -> Workload:
             "cafe plan: federation.kind horizontal is not estimated; plan the vertical federation of one worker"
         )
     facts = data_facts(config)
-    check_facts(config, facts)
     setting = setting_of(config, facts)
     model = first_model(setting)
     shapes = [box.shape for box in setting.boxes]
@@ -189,14 +190,13 @@ class Needs:
 
     attack: str
     rounds: int
-    """The fewest rounds with which it starts; 0 where there is none."""
+    """The fewest rounds with which it starts; 0 where there is no attack, or no number of rounds is enough."""
     enough: bool = True
     """Whether those are all it needs: an attack that guesses step by step improves with more."""
     refusal: str | None = None
-    """Why it would not start with the config's rounds."""
+    """Why it would not start with the config's rounds, and which attacks would."""
     choice: Choice | None = None
     """`exact`: the method and the layers, with as many rounds as it needs."""
-    single: bool = False
 
     @property
     def method(self) -> str | None:
@@ -205,29 +205,30 @@ class Needs:
 
 
 def needs_of(config: RunConfig, setting: Setting) -> Needs:
-    """Find the fewest epochs with which the attack starts; raise its own refusal if no number of them is enough."""
+    """Find the fewest epochs with which the attack starts, if any number of them is enough."""
     section = config.attack
     if section.name == "none":
         return Needs("none", 0)
-    refusal = _refusal(config, setting)
+    plugin, refusal = attacks.build(section), _refusal(config, setting)
+    if (
+        isinstance(plugin, Exact) and refusal is None
+    ):  # the rounds that it needs for what it will do with the planned ones
+        section = section.model_copy(update={"method": plugin.choice(setting).method})
     per_epoch = math.ceil(setting.samples / setting.batch_size)
 
     def enough(epochs: int) -> bool:
-        return _refusal(config, replace(setting, rounds=epochs * per_epoch)) is None
+        return refusal_of(section, replace(setting, rounds=epochs * per_epoch)) is None
 
     epochs = 1
     while not enough(epochs):
         epochs *= 2
         if epochs > MOST_EPOCHS:
-            raise UserError(refusal or f"attack {section.name}: no number of rounds is enough")
+            return Needs(section.name, 0, enough=False, refusal=refusal)
     rounds = per_epoch * bisect_left(range(epochs), True, lo=epochs // 2 + 1, key=enough)
-    plugin = attacks.build(section)
     if not isinstance(plugin, Exact):
         return Needs(section.name, rounds, isinstance(plugin, SOLVING), refusal)
     played = setting if refusal is None else replace(setting, rounds=rounds)
-    single = plugin.epochs == 1
-    choice = choose(played, plugin.method, single)
-    return Needs(section.name, rounds, refusal=refusal, choice=choice, single=single)
+    return Needs(section.name, rounds, refusal=refusal, choice=plugin.choice(played))
 
 
 def _refusal(config: RunConfig, setting: Setting) -> str | None:

@@ -27,7 +27,7 @@ QUARTILES = (0.25, 0.5, 0.75)
 ALIKE = 0.5
 """Quartiles of recovered columns that are no further from the real ones, in deviations, are the same numbers."""
 
-BESIDE = ("certificates", "representation_")
+BESIDE = ("certificates", "certified", "representation_")
 """What an attack says of each sample, which goes where the sample goes."""
 
 

@@ -43,7 +43,7 @@ TILES = (
     ("attack.representation_error", "Inner layer", ".1e", "relative error, median"),
     ("attack.gain", "Beyond a guess", ".1%", "more values right, mean over the columns"),
     ("attack.label_accuracy", "Labels right", ".1%", "{labels}"),
-    ("attack.certified", "Certified", "count", "without the truth"),
+    ("attack.certified", "Certified", "count", "explain their gradients; judged without the truth"),
     ("train.test_accuracy", "Test accuracy", ".1%", "of the model"),
 )
 """Where a number is, what it is called, how it is written, and what to know of it."""
@@ -91,15 +91,12 @@ def defence_words(defence: Any) -> str:
 def phases(summary: Summary) -> list[tuple[str, Markup | str, str]]:
     """Return where the time went, and the bytes."""
     seconds, wire = summary.seconds, summary.bytes
-    ways = f"{size(wire.up)} up to the coordinator, {size(wire.down)} down to the workers, "
+    up, down, peer = map(size, (wire.up, wire.down, wire.peer))
+    ways = f"{up} up to the coordinator, {down} down to the workers, {peer} from worker to worker"
     rest = (seconds.total or 0.0) - (seconds.federation or 0.0) - (seconds.attack or 0.0)
     return [
         ("Starting and joining", f"{max(0.0, rest):.1f} s", ""),
-        (
-            "Rounds of the federation",
-            number(summary, "seconds.federation", ".1f", " s"),
-            f"{ways}{size(wire.peer)} from worker to worker",
-        ),
+        ("Rounds of the federation", number(summary, "seconds.federation", ".1f", " s"), ways),
         ("The attack, after the last round", number(summary, "seconds.attack", ".1f", " s"), ""),
         ("In all", number(summary, "seconds.total", ".1f", " s"), ""),
     ]

@@ -15,7 +15,7 @@ from vfl.limits import plain
 from vfl.maths.metrics import psnr
 from vfl.partition import Box, partition
 
-ARRAYS = {"x": "f", "x_true": "f", "certificates": "f", "labels": "i", "labels_true": "i"}
+ARRAYS = {"x": "f", "x_true": "f", "certificates": "f", "certified": "b", "labels": "i", "labels_true": "i"}
 """What is read of recovered.npz, and the kind of numbers in it; each has one or one row a sample."""
 
 
@@ -66,17 +66,13 @@ class RunFolder:
         """Return each worker's part of an image; a table's columns say themselves who holds them."""
         if self.x is None or self.kind != "image" or self.runs:
             return []
-        return partition(self.x.shape[1:], self.holders, self.summary.config.federation.slices)
+        federation = self.summary.config.federation
+        return partition(self.x.shape[1:], federation.holders, federation.slices)
 
     @property
     def runs(self) -> list[slice]:
         """Return which samples each worker of a horizontal federation holds; none in a vertical one."""
         return [slice(*ends) for ends in pairwise(accumulate(self.summary.shares or (), initial=0))]
-
-    @property
-    def holders(self) -> int:
-        """Return how many workers hold features: a label holder without any is the last, and has no part to show."""
-        return self.summary.config.federation.holders
 
     @property
     def photographs(self) -> list[Path]:

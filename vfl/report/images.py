@@ -15,21 +15,16 @@ from vfl.report.folder import RunFolder
 
 EACH = 4
 """How many of the best, of the typical and of the worst images are shown beside the truth."""
-
 LONGEST_SIDE = 96
 """Larger images are made smaller for the page; recovered.npz has them as they are."""
-
 MOST_ON_WALL = 2000
 TRIED = 16
 """How many images of the wall are made first, to see how large they are."""
-
 MARGIN = 1.02
 BRIGHT = 0.25
 """The difference that the brightest colour stands for."""
-
 MOST_PIXELS = 50_000_000
 """A larger photograph is left out."""
-
 PHOTOGRAPH_BYTES = 500_000
 ALL_BYTES = 3_400_000
 """What all pictures may take; as base64 in the page they are a third larger, and the page must stay below 5 MB."""
@@ -177,11 +172,8 @@ def _photograph(path: Path, most: int) -> Picture | None:
 def _picture(image: Image.Image, alt: str) -> Picture:
     file = io.BytesIO()
     image.save(file, format="PNG")
-    return Picture(_uri(file.getvalue()), alt, image.width, image.height, file.tell())
-
-
-def _uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
+    uri = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+    return Picture(uri, alt, image.width, image.height, file.tell())
 
 
 def _ranked(run: RunFolder) -> tuple[np.ndarray, str]:

@@ -9,9 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from vfl.folder.record import CERTIFIED
+from vfl.folder.measured import certified_and_wrong
 from vfl.folder.scores import ColumnScore
 from vfl.maths.metrics import PSNR_CAP, REBUILT
+from vfl.recovery import CERTIFIED
 from vfl.report.figures import INK, ONE, THREE, TWO, Plot, draw, is_bright, over_rounds
 from vfl.report.folder import RunFolder
 
@@ -32,7 +33,9 @@ def psnr_over_rounds(run: RunFolder) -> Plot | None:
     def paint(axes: Axes) -> None:
         axes.plot(rounds, values, marker="o", markersize=3.5, color=ONE)
         if not tabular and attack.psnr_baseline is not None:
-            _level(axes, attack.psnr_baseline, "guessing the mean image")
+            guess, words, across = attack.psnr_baseline, "guessing the mean image", axes.get_yaxis_transform()
+            axes.axhline(guess, color=TWO, linewidth=1.2)
+            axes.text(0.99, guess, words, transform=across, ha="right", va="bottom", color=TWO, size=8)
         over_rounds(axes)
         axes.set_ylabel(unit)
 
@@ -87,9 +90,8 @@ def certificate_histogram(run: RunFolder) -> Plot | None:
             axes.hist(powers, bins=bins, color=ONE, rwidth=0.86)
         else:
             names = ["30 dB or better", "below 30 dB"]
-            axes.hist(
-                [powers[right], powers[~right]], bins=bins, color=[ONE, TWO], stacked=True, rwidth=0.86, label=names
-            )
+            both = [powers[right], powers[~right]]
+            axes.hist(both, bins=bins, color=[ONE, TWO], stacked=True, rwidth=0.86, label=names)
             axes.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
         axes.axvline(math.log10(CERTIFIED), color=INK, linewidth=1, linestyle=(0, (3, 3)))
         step = max(1, math.ceil((high - low) / 5))
@@ -101,8 +103,8 @@ def certificate_histogram(run: RunFolder) -> Plot | None:
 
     below = int((worst[known] < CERTIFIED).sum())
     alt = f"Histogram of certificates: {below} of {len(worst)} samples are below {CERTIFIED:g}."
-    words = "The share of its gradients that a sample leaves unexplained. "
-    words += f"Left of the dashed line, {CERTIFIED:g}, an attacker trusts it."
+    words = "How far off a sample may be, by the gradients alone. "
+    words += f"Left of the dashed line, {CERTIFIED:g}, it is certified: {certified_and_wrong()}."
     return Plot("Certificates", draw("certificates", alt, paint), words)
 
 
@@ -171,8 +173,3 @@ def _short(column: ColumnScore) -> str:
     name = str(column.name)
     name = name if len(name) <= 22 else name[:21] + "…"
     return name if column.worker is None else f"{name} · worker {column.worker}"
-
-
-def _level(axes: Axes, value: float, words: str) -> None:
-    axes.axhline(value, color=TWO, linewidth=1.2)
-    axes.text(0.99, value, words, transform=axes.get_yaxis_transform(), ha="right", va="bottom", color=TWO, size=8)

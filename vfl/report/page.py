@@ -19,10 +19,8 @@ from vfl.report.tables import column_lines, rows_beside
 from vfl.report.workers import worker_table
 
 TRAINING = (training.losses, training.accuracies, training.rates)
-
 MOST_COLUMNS = 60
 """How many columns the table of columns has."""
-
 FEW = 160
 """A wall of so many images is open from the start."""
 
@@ -76,12 +74,9 @@ def render(template: str, **values: Any) -> str:
 @cache
 def environment() -> Environment:
     """Return where the templates are, and how they are filled in."""
+    templates = PackageLoader("vfl.report")
     made = Environment(
-        loader=PackageLoader("vfl.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     made.filters["size"] = size
     return made

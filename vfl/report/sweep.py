@@ -9,6 +9,8 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.colors import LogNorm, Normalize
 
+from vfl.folder.schema import numbers_in
+from vfl.folder.summary import Summary
 from vfl.folder.sweep_results import CellRow, Pivot, Place, SweepResults, load_results
 from vfl.report.figures import is_bright
 from vfl.report.page import render
@@ -88,18 +90,27 @@ def _scale(norm: Normalize) -> tuple[str, str, str]:
 def _verdict(results: SweepResults) -> str:
     """Say in one sentence what came of it: how much the best attacker gets where, beside a guess."""
     pivot = results.pivot
+    number = next((one for one in numbers_in(Summary) if one.key == pivot.number), None)
     best = [(line.best.value, line.name, line.best.column) for line in pivot.lines if line.best]
     done = f"{results.done} of {results.planned} runs are done"
-    if len(best) < 2 or not pivot.number.startswith("attack.psnr"):
+    if number is None or not pivot.number.startswith("attack."):
         return done + "."
-    low, high = min(best), max(best)
+    if results.done and not best:
+        return (
+            f"{done}, none of them with {number.label}: name another number as table.value, as attack.gain for tables."
+        )
+    if len(best) < 2:
+        return done + "."
+    most, least = (max(best), min(best)) if number.highest_is_best else (min(best), max(best))
+    much, little = (f"{number.text(one[0])} {number.unit}".rstrip() for one in (most, least))
+    what = "" if number.key.startswith("attack.psnr") else f" ({number.label})"
     guess = "" if pivot.baseline is None else f" Guessing the mean image gets {pivot.baseline_text}."
     tried = f" Nothing is said of attacks other than {', '.join(map(str, pivot.columns))}."
-    if f"{low[0]:.1f}" == f"{high[0]:.1f}":
-        return f"{done}. The best of the attacks gets {high[0]:.1f} dB whatever the {pivot.row_axis}.{guess}{tried}"
+    if much == little:
+        return f"{done}. The best of the attacks gets {much}{what} whatever the {pivot.row_axis}.{guess}{tried}"
     return (
-        f"{done}. Most leaks with {pivot.row_axis} {high[1]}, where {high[2]} gets {high[0]:.1f} dB; least with "
-        f"{low[1]}, where the best attack, {low[2]}, gets {low[0]:.1f} dB.{guess}{tried}"
+        f"{done}. Most leaks with {pivot.row_axis} {most[1]}, where {most[2]} gets {much}{what}; least with "
+        f"{least[1]}, where the best attack, {least[2]}, gets {little}.{guess}{tried}"
     )
 
 

@@ -14,7 +14,6 @@ from vfl.report.folder import RunFolder
 
 SHOWN = 8
 """How many rows are shown."""
-
 MOST_COLUMNS = 12
 NO_ROWS = (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError)
 """What comes of a rows.json that is not there (no referee, columns without names), or that is none."""

@@ -23,10 +23,8 @@ def losses(train: Train) -> Plot | None:
     def paint(axes: Axes) -> None:
         axes.plot(rounds, means, color=ONE, label="training", marker="o" if len(means) == 1 else None, markersize=4)
         if tested:
-            axes.plot(
-                [one.round for one in tested], [one.loss for one in tested], color=TWO, marker="o", markersize=3.5
-            )
-            axes.lines[-1].set_label("test")
+            at, found = [one.round for one in tested], [one.loss for one in tested]
+            axes.plot(at, found, color=TWO, label="test", marker="o", markersize=3.5)
             axes.legend(fontsize=8)
         over_rounds(axes)
         axes.set_ylabel("loss")

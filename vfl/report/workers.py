@@ -8,7 +8,6 @@ import torch
 
 from vfl.folder.scores import PartyScore
 from vfl.maths.metrics import PSNR_CAP, exact_rows
-from vfl.partition import Box
 from vfl.report.facts import NOTHING
 from vfl.report.folder import RunFolder
 
@@ -35,7 +34,7 @@ class WorkerTable:
 
 def worker_table(run: RunFolder) -> WorkerTable:
     """Return what leaked of each worker's part, and what else is known of it."""
-    count = run.holders
+    count = run.summary.config.federation.holders  # a label holder without features has no part to show
     title, shares, scores = _samples_scores(run) if run.runs else _part_scores(run, count)
     columns = {
         title: scores,
@@ -47,12 +46,6 @@ def worker_table(run: RunFolder) -> WorkerTable:
     shown = {title: texts for title, texts in columns.items() if any(text != NOTHING for text in texts)}
     lines = [WorkerLine(n, tuple(texts[n] for texts in shown.values()), shares[n]) for n in range(count)]
     return WorkerTable(tuple(shown), tuple(lines))
-
-
-def slice_words(box: Box) -> str:
-    """Say which part of an image a worker holds."""
-    (top, left), (bottom, right) = box.start[-2:], box.stop[-2:]
-    return f"rows {top} to {bottom - 1}, columns {left} to {right - 1}"
 
 
 def _each(count: int, text: Callable[[int], str | None]) -> list[str]:
@@ -87,7 +80,8 @@ def _holds(run: RunFolder, count: int) -> list[str]:
     if run.runs:
         return [NOTHING if run.x is None else f"samples {own.start} to {own.stop - 1}" for own in run.runs]
     if run.boxes:
-        return [slice_words(box) for box in run.boxes]
+        edges = [(*box.start[-2:], *box.stop[-2:]) for box in run.boxes]
+        return [f"rows {top} to {end - 1}, columns {left} to {right - 1}" for top, left, end, right in edges]
     columns = run.summary.attack.columns
 
     def names(worker: int) -> str:

@@ -25,7 +25,6 @@ from vfl.sweep.results import numbers_of
 
 GRACE_SECONDS = 30.0
 """How long a run may take to write down what is done, once it has been sent Ctrl-C."""
-
 PATIENCE_SECONDS = 5.0
 """How long the last processes of an earlier run of the same cell may take to go away."""
 
@@ -37,6 +36,8 @@ class Row:
     error: str = ""
     used: tuple[str, ...] = ()
     numbers: dict[str, float | None] = field(default_factory=dict)
+    commit: str | None = None
+    """Of the code that ran it; None where that is not known."""
 
     @property
     def complete(self) -> bool:
@@ -52,7 +53,7 @@ def run_cell(config: RunConfig, folder: Path, stop: threading.Event | None = Non
         with _log(folder / "log.txt") as log:
             clear_run(folder)
             code = _run(config, folder, log, stop)
-    except _StillRunningError as error:
+    except UserError as error:
         return Row(str(error))
     if code:
         return Row(_last_words(folder / "log.txt", code))
@@ -71,7 +72,8 @@ def finished(config: RunConfig, folder: Path) -> Row | None:
     scored = summary.attack.over_rounds is not None or not (folder / "recovered.npz").exists()
     if ran != planned or not scored or not summary.complete:
         return None
-    return Row(used=tuple(map(str, summary.attack.used)), numbers=numbers_of(summary))
+    used, commit = tuple(map(str, summary.attack.used)), summary.versions.get("commit")
+    return Row(used=used, numbers=numbers_of(summary), commit=str(commit) if commit else None)
 
 
 def _run(config: RunConfig, folder: Path, log: IO[bytes], stop: threading.Event) -> int:
@@ -108,10 +110,6 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-class _StillRunningError(Exception):
-    """Another sweep runs this cell."""
-
-
 @contextlib.contextmanager
 def _log(path: Path) -> Iterator[IO[bytes]]:
     """Open a cell's log, empty. All its processes hold the lock, so that two sweeps never share a folder."""
@@ -123,9 +121,8 @@ def _log(path: Path) -> Iterator[IO[bytes]]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise _StillRunningError(
-                        f"another sweep still runs this cell in {path.parent}: wait for it or stop it, then start again"
-                    ) from None
+                    where = f"another sweep still runs this cell in {path.parent}"
+                    raise UserError(f"{where}: wait for it or stop it, then start again") from None
                 time.sleep(0.1)
         log.truncate(0)
         yield log

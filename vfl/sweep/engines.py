@@ -82,7 +82,6 @@ def default_jobs(cells: list[Cell]) -> int:
 
 LOST_NODES = 5
 """How often a cell is started again because its node was lost."""
-
 LOOK_SECONDS = 1.0
 
 Files = dict[str, bytes]
@@ -130,16 +129,11 @@ def _refuse_unfit(cells: list[Cell]) -> None:
     Refuse `cuda:N`, too: Ray chooses the GPU of each task, which then is the only one it sees.
     """
     for cell in cells:
-        inversion = (cell.config.attack.model_extra or {}).get("inversion")
+        has, inversion = f"--engine ray: cell {cell.name} has", cell.config.attack.options.get("inversion")
         if isinstance(inversion, dict) and inversion.get("engine") == "ray":
-            raise UserError(
-                f"--engine ray: cell {cell.name} has attack.inversion.engine ray too; its cells or step III, not both"
-            )
-
+            raise UserError(f"{has} attack.inversion.engine ray too; its cells or step III, not both")
         if cell.config.device.startswith("cuda:"):
-            raise UserError(
-                f"--engine ray: cell {cell.name} has device {cell.config.device}; Ray gives each cell a GPU: say cuda"
-            )
+            raise UserError(f"{has} device {cell.config.device}; Ray gives each cell a GPU: say cuda")
 
 
 def _gpus(config: RunConfig) -> int:

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
 from vfl.config import read_tree
 from vfl.errors import UserError
@@ -17,7 +17,6 @@ Changes = dict[str, Any]
 
 REPLACED = {"defence"}
 """Sections that a change replaces whole: a part of one of their forms (single, chain, by worker) fits no other."""
-
 EITHER = {"epochs": "rounds", "rounds": "epochs"}
 """Two keys for how long a federation goes on: a change that sets one removes the other."""
 
@@ -28,39 +27,40 @@ def _known_number(name: str) -> str:
     return name
 
 
+OneOrSeveral = Annotated[
+    tuple[str, ...] | None, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+]
+
+
 class TableConfig(Section):
     """What the table and the picture show: one number, over the values of some axes."""
 
-    rows: tuple[str, ...] | None = None
-    columns: tuple[str, ...] | None = None
+    rows: OneOrSeveral = None
+    columns: OneOrSeveral = None
     value: Annotated[str, AfterValidator(_known_number)] = "attack.psnr_mean"
     along: str | None = None
     """An axis of the rows whose values are numbers: curves along it are drawn besides the heat map."""
 
-    @field_validator("rows", "columns", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
+
+Where = Annotated[
+    dict[str, tuple[str, ...]], BeforeValidator(lambda where: _entry(where) if isinstance(where, dict) else where)
+]
+"""Values by their axes."""
 
 
 class Adjustment(Section):
     """Changes to the cells that have some values on some axes, made after those of the axes."""
 
-    where: dict[str, tuple[str, ...]]
+    where: Where
     change: Changes
-
-    @field_validator("where", mode="before")
-    @classmethod
-    def _named(cls, where: Any) -> Any:
-        return _entry(where) if isinstance(where, dict) else where
 
 
 class _Grid(Section):
     """Axes, which of their cells to leave out, and which to adjust."""
 
     axes: dict[str, dict[str, Changes]] = Field(default_factory=dict)
-    skip: tuple[dict[str, tuple[str, ...]], ...] = ()
-    only: tuple[dict[str, tuple[str, ...]], ...] = ()
+    skip: tuple[Where, ...] = ()
+    only: tuple[Where, ...] = ()
     adjust: tuple[Adjustment, ...] = ()
 
     @field_validator("axes", mode="before")
@@ -69,13 +69,6 @@ class _Grid(Section):
         if not isinstance(axes, dict):
             return axes
         return {_name(axis): _values(_name(axis), given) for axis, given in axes.items()}
-
-    @field_validator("skip", "only", mode="before")
-    @classmethod
-    def _listed(cls, entries: Any) -> Any:
-        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
-            return entries
-        return [_entry(one) for one in entries]
 
 
 class SizeConfig(_Grid):
@@ -135,7 +128,7 @@ class SweepConfig(_Grid):
     """A whole sweep."""
 
     base: str | dict[str, Any]
-    cells: dict[str, Changes] = Field(default_factory=dict)
+    cells: Annotated[dict[str, Changes], BeforeValidator(lambda cells: _named_changes(cells))] = Field({})
     table: TableConfig = TableConfig()
     sizes: dict[str, SizeConfig] = Field(default_factory=dict)
     paper: PaperConfig | None = None
@@ -146,11 +139,6 @@ class SweepConfig(_Grid):
         if not isinstance(value, str | dict):
             raise ValueError("expected the path of a config file, or a config")
         return value
-
-    @field_validator("cells", mode="before")
-    @classmethod
-    def _named_cells(cls, cells: Any) -> Any:
-        return _named_changes(cells)
 
 
 def read_sweep(path: Path) -> SweepConfig:

@@ -3,16 +3,15 @@
 import contextlib
 import json
 import signal
-import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from vfl.datasets import Data
 from vfl.datasets.slices import load_data
 from vfl.errors import InterruptedRunError, RunFailedError, UserError
 from vfl.local.launch import check
+from vfl.local.stop import as_ctrl_c
 from vfl.report.main import report_if_possible
 from vfl.sweep.cell import finished
 from vfl.sweep.engines import LOCAL, Engine
@@ -37,7 +36,7 @@ def run_sweep(
     write_results(out, plan, rows)
     watch = SweepProgress(len(chosen), NUMBERS[plan.table.value], quiet)
     watch.kept(sum(cell.name in rows for cell in chosen))
-    with _signals_as_ctrl_c():
+    with as_ctrl_c(*STOP_SIGNALS):
         try:
             missing = [cell for cell in chosen if cell.name not in rows]
             with contextlib.closing(engine.run(missing, out, watch)) as ending:
@@ -46,46 +45,17 @@ def run_sweep(
                     write_results(out, plan, rows)
         except KeyboardInterrupt:
             done = sum(cell.name in rows for cell in chosen)
-            raise InterruptedRunError(
-                f"stopped with {done} of {len(chosen)} cells done; their results are in {out}, "
-                f"and the same command goes on from there"
-            ) from None
+            on = f"their results are in {out}, and the same command goes on from there"
+            raise InterruptedRunError(f"stopped with {done} of {len(chosen)} cells done; {on}") from None
         finally:
             watch.close()
             report_if_possible(out)
     print_table(pivot(plan, rows))
     print(f"Everything is in {out}")
-    _raise_if_failed(rows, out)
-
-
-@contextlib.contextmanager
-def _signals_as_ctrl_c() -> Iterator[None]:
-    """Let the first signal stop the sweep, and ignore further ones while it stops its cells."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    heeded = [one for one in STOP_SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        for one in heeded:
-            signal.signal(one, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    before = {one: signal.signal(one, stop) for one in heeded}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-def _raise_if_failed(rows: Rows, out: Path) -> None:
     failed = [name for name, row in rows.items() if not row.complete]
     if failed:
-        raise RunFailedError(
-            f"{len(failed)} of {len(rows)} cells failed ({'; '.join(failed)}): {out / 'table.md'} says why; "
-            f"the same command tries them again"
-        )
+        why = f"{out / 'table.md'} says why; the same command tries them again"
+        raise RunFailedError(f"{len(failed)} of {len(rows)} cells failed ({'; '.join(failed)}): {why}")
 
 
 def check_cells(plan: Plan, path: Path) -> None:

@@ -73,10 +73,9 @@ def load_plan(path: Path, changes: list[str] | None = None, size: str | None = N
         chosen = sweep.sizes[size]
         base = changed(base, chosen.base)
         own = {"skip": chosen.skip, "only": chosen.only, "adjust": chosen.adjust}
-        _check_names(sweep.model_copy(update={"axes": sweep.axes | chosen.axes, **own}), problems, f"sizes.{size}.")
-        sweep = sweep.model_copy(
-            update={"axes": sweep.axes | chosen.axes} | {key: getattr(sweep, key) + more for key, more in own.items()}
-        )
+        axes, both = sweep.axes | chosen.axes, {key: getattr(sweep, key) + more for key, more in own.items()}
+        _check_names(sweep.model_copy(update={"axes": axes, **own}), problems, f"sizes.{size}.")
+        sweep = sweep.model_copy(update={"axes": axes, **both})
     for change in changes or []:
         apply_change(base, change)
     drafts = _drafts(sweep)
@@ -85,10 +84,10 @@ def load_plan(path: Path, changes: list[str] | None = None, size: str | None = N
     problems.raise_if_any(path, len(drafts))
     cells = [_cell(base, draft, problems) for draft in drafts]
     problems.raise_if_any(path, len(drafts))
-    axes = {axis: tuple(values) for axis, values in sweep.axes.items()}
+    laid_out = {axis: tuple(values) for axis, values in sweep.axes.items()}
     name = f"{path.stem}-{size}" if size else path.stem
     note = sweep.sizes[size].note if size else ""
-    return Plan(name, axes, _unique_folders([cell for cell in cells if cell]), sweep.table, sweep.paper, note)
+    return Plan(name, laid_out, _unique_folders([cell for cell in cells if cell]), sweep.table, sweep.paper, note)
 
 
 def chosen_cells(plan: Plan, where: list[str]) -> tuple[Cell, ...]:

@@ -17,7 +17,7 @@ from types import FrameType
 
 from vfl.errors import UserError
 from vfl.folder.journal import NAME
-from vfl.forkserver import context, end_with_parent, warm_up
+from vfl.forkserver import context, end_process, end_with_parent, warm_up
 from vfl.net.tls import is_loopback
 from vfl.ui.guard import Rules
 
@@ -54,9 +54,8 @@ def open_place(listen: str) -> Place:
         listening = socket.create_server((host, int(port)), family=family)
     except OSError as error:
         why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-        raise UserError(
-            f"--ui-listen {listen}: the page cannot be served there ({why}); port 0 takes a free one"
-        ) from None
+        served = f"the page cannot be served there ({why})"
+        raise UserError(f"--ui-listen {listen}: {served}; port 0 takes a free one") from None
     token = None if is_loopback(listen) else secrets.token_urlsafe(24)
     return Place(listening, Rules(host, listening.getsockname()[1], token))
 
@@ -66,8 +65,11 @@ def show_folder(folder: Path, place: Place) -> None:
     if not (folder / NAME).is_file():
         raise UserError(f"{folder} is not a run's folder: it has no {NAME}")
     print(f"{folder} is shown at {place.url} until Ctrl-C", file=sys.stderr, flush=True)
-    with _quiet_ctrl_c():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # uvicorn handles Ctrl-C first, then passes it on
+    try:
         _serve(folder, place, None, since=0.0)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextlib.contextmanager
@@ -92,10 +94,7 @@ def live_page(folder: Path, listen: str) -> Iterator[Connection]:
     finally:
         heard.close()
         process.terminate()
-        process.join(GRACE_SECONDS)
-        if process.is_alive():
-            process.kill()
-            process.join()
+        end_process(process, GRACE_SECONDS)
 
 
 def _attend(folder: Path, place: Place, controls: Connection, since: float) -> None:
@@ -112,25 +111,11 @@ def _serve(folder: Path, place: Place, controls: Connection | None, since: float
     from vfl.ui.watch import Watch
 
     page = Page(Watch(folder, since), controls, stopping=lambda: server.should_exit)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            make_app(page, place.rules),
-            log_level="error",
-            server_header=False,
-            timeout_graceful_shutdown=HANG_UP_SECONDS,
-        )
+    config = uvicorn.Config(
+        make_app(page, place.rules), log_level="error", server_header=False, timeout_graceful_shutdown=HANG_UP_SECONDS
     )
+    server = uvicorn.Server(config)
     server.run(sockets=[place.listening])
-
-
-@contextlib.contextmanager
-def _quiet_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C end what is served, and nothing else: uvicorn handles it first, then passes it on."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _wait_for_ctrl_c() -> None:

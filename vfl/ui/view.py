@@ -10,10 +10,8 @@ POINTS = 600
 SENTENCES = 6
 RATE_OVER = 40
 """How many lines of rounds the time left is guessed from."""
-
 MOST_WORKERS = 1025
 """What a config can ask for, and the coordinator's own label holder."""
-
 WAYS = ("up", "down", "peer")
 
 Point = tuple[int, float]
@@ -67,19 +65,31 @@ class View:
 
     def add(self, line: dict[str, Any]) -> None:
         """Take in one line; a kind that this version does not know changes nothing."""
-        take = {
-            "run": self._take_run,
-            "state": self._take_state,
-            "worker": self._take_worker,
-            "round": self._take_round,
-            "evaluation": self._take_evaluation,
-            "step": self._take_step,
-            "estimate": self._take_estimate,
-            "say": self._take_say,
-            "summary": self._take_summary,
-        }.get(str(line.get("kind")))
-        if take is not None:
-            take(line)
+        match line.get("kind"):
+            case "run":
+                self._take_run(line)
+            case "state":
+                self.state, self.reason = str(line["state"]), single(line.get("reason"))
+                self._times.clear()
+                self.seconds_left = self.rounds_per_second = None
+            case "worker":
+                self._know(int(line["id"])).state = str(line["state"])
+            case "round":
+                self._take_round(line)
+            case "evaluation":
+                _append(self.test_losses, int(line["round"]), line["loss"])
+                self.accuracy = number(line["accuracy"])
+            case "step":
+                self.step = {"name": str(line["name"]), "done": int(line["done"]), "total": int(line["total"])}
+            case "estimate":
+                count = self.estimate.number + 1 if self.estimate else 1
+                values = {key: number(line.get(key)) for key in ("samples_done", "psnr_mean", "share_30db")}
+                self.estimate = Estimate(count, number(line["round"]), str(line["file"]), **values)
+                _append(self.psnr, count, self.estimate.psnr_mean)
+            case "say":
+                self.said = [*self.said, str(line["text"])][-SENTENCES:]
+            case "summary":
+                self.final = True
 
     def as_json(self) -> dict[str, Any]:
         """Return everything but what only this class needs."""
@@ -93,14 +103,6 @@ class View:
         self.rounds = int(line["planned_rounds"])
         self._know(int(line["workers"]) - 1)
 
-    def _take_state(self, line: dict[str, Any]) -> None:
-        self.state, self.reason = str(line["state"]), single(line.get("reason"))
-        self._times.clear()
-        self.seconds_left = self.rounds_per_second = None
-
-    def _take_worker(self, line: dict[str, Any]) -> None:
-        self._know(int(line["id"])).state = str(line["state"])
-
     def _take_round(self, line: dict[str, Any]) -> None:
         self.round, self.rounds = int(line["round"]), int(line["total"])
         self.bytes = {way: number(line["bytes"].get(way)) for way in WAYS}
@@ -113,25 +115,6 @@ class View:
         if last > first and now > at:
             self.rounds_per_second = (now - at) / (last - first)
             self.seconds_left = (self.rounds - self.round) / self.rounds_per_second
-
-    def _take_evaluation(self, line: dict[str, Any]) -> None:
-        _append(self.test_losses, int(line["round"]), line["loss"])
-        self.accuracy = number(line["accuracy"])
-
-    def _take_step(self, line: dict[str, Any]) -> None:
-        self.step = {"name": str(line["name"]), "done": int(line["done"]), "total": int(line["total"])}
-
-    def _take_estimate(self, line: dict[str, Any]) -> None:
-        count = self.estimate.number + 1 if self.estimate else 1
-        values = {key: number(line.get(key)) for key in ("samples_done", "psnr_mean", "share_30db")}
-        self.estimate = Estimate(count, number(line["round"]), str(line["file"]), **values)
-        _append(self.psnr, count, self.estimate.psnr_mean)
-
-    def _take_say(self, line: dict[str, Any]) -> None:
-        self.said = [*self.said, str(line["text"])][-SENTENCES:]
-
-    def _take_summary(self, _line: dict[str, Any]) -> None:
-        self.final = True
 
     def _know(self, worker: int) -> Worker:
         """Return a worker; those with smaller numbers exist too."""

@@ -92,11 +92,8 @@ class Watch:
 
     def _compose(self) -> None:
         gallery = self.galleries.get(self._shown, Gallery())
-        shown = {
-            "number": self._shown if gallery.samples else 0,
-            "samples": gallery.samples,
-            "real": bool(gallery.real),
-        }
+        number = self._shown if gallery.samples else 0
+        shown = {"number": number, "samples": gallery.samples, "real": bool(gallery.real)}
         tree = {"folder": self.folder.name, "pictures": shown, "result": self._result, "files": self._files}
         self.text = json.dumps(self.view.as_json() | tree)
         self.version += 1

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from vfl.maths.tensors import all_finite
+from vfl.maths.tensors import all_finite, kind_of
 from vfl.observation import Tensors
 from vfl.registry import OURS, Plugin, PluginSection, Registry
 from worker.defences import checks
@@ -93,21 +93,20 @@ class Defence(Plugin):
 
     def start(self, plan: Plan) -> Shield:  # noqa: ARG002 - for those that keep count
         """Begin a run, or raise UserError with a sentence that says what the plan lacks."""
-        return _Stateless(self)
+        return self
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
         """Return what is uploaded in place of the true gradients."""
         raise NotImplementedError
 
+    def report(self) -> dict[str, Any]:
+        """Return what there is to say at the end."""
+        return {}
 
-BUILT_IN = ["indices", "breaker", "fake_gradients", "dp", "noise", "prune", "quantize", "clip", "soteria"]
+
+_OURS = ("indices", "breaker", "fake_gradients", "dp", "noise", "prune", "quantize", "clip", "soteria")
 """The modules of the defences that come with this package, besides `none`."""
-defences: Registry[Defence] = Registry(
-    "defence",
-    Defence,
-    "cafe.defences",
-    [f"worker.defences.{name}" for name in BUILT_IN],
-)
+defences = Registry("defence", Defence, "cafe.defences", [f"worker.defences.{name}" for name in _OURS])
 
 
 @defences.register("none")
@@ -119,17 +118,6 @@ class NoDefence(Defence):
         return gradients
 
 
-@dataclass(frozen=True)
-class _Stateless:
-    defence: Defence
-
-    def apply(self, gradients: Tensors, played: Played) -> Tensors:
-        return self.defence.apply(gradients, played)
-
-    def report(self) -> dict[str, Any]:
-        return {}
-
-
 class Chain:
     """A worker's defences, one after the other."""
 
@@ -139,9 +127,8 @@ class Chain:
         self._foreign = [type(one).__module__.partition(".")[0] not in OURS for one in built]
         for place, defence in enumerate(built):
             with self._guard(place, "schedule"):
-                plan = replace(
-                    plan, schedule=checks.fitting_schedule(self._names[place], defence.schedule(plan.schedule))
-                )
+                schedule = checks.fitting_schedule(self._names[place], defence.schedule(plan.schedule))
+                plan = replace(plan, schedule=schedule)
         self._plan = plan
         self._shields: list[Shield] = []
         self._policies: list[tuple[int, RowPolicy]] = []
@@ -188,7 +175,8 @@ class Chain:
             self._compare(number, rows, gradients)
             for place, shield in enumerate(self._shields):
                 draws = self._plan.secret.draws(f"defence {place} of worker {self._plan.worker}", number)
-                kinds = checks.kinds_of(gradients)  # first: a plug-in may change the mapping that it is given
+                # first: a plug-in may change the mapping that it is given
+                kinds = {name: kind_of(tensor) for name, tensor in gradients.items()}
                 finite = self._foreign[place] and all_finite(*gradients.values())
                 with self._guard(place, "apply", WithheldError):
                     uploaded = shield.apply(gradients, Played(number, rows, x, model, draws))

@@ -6,8 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vfl.maths.least_squares import Gram, first_factor
-from vfl.maths.subspaces import beyond
+from vfl.maths.least_squares import Gram, beyond, first_factor
 from vfl.models.layers import fully_connected, representation
 from vfl.observation import BOTTOM, Tensors
 from vfl.seeds import generator
@@ -50,19 +49,16 @@ class _Breaker:
             if layer is None or not layer.bias:
                 raise WithheldError("its breaker finds no fully connected layer with a bias to watch")
             self._layer = layer.name
-            self._watch = Watch(
-                self._plan, layer.inputs, layer.outputs, error=self._options.error, cell=self._options.cell
-            )
+            error, cell = self._options.error, self._options.cell
+            self._watch = Watch(self._plan, layer.inputs, layer.outputs, error=error, cell=cell)
         weight, bias = (gradients[f"{BOTTOM}{self._layer}.{part}"] for part in ("weight", "bias"))
         with torch.no_grad():
             truth = representation(played.model, self._layer, played.x)
         self._watch.add(played.rows, truth, weight, bias)
         leaked = self._watch.leaked()
         if leaked > self._options.limit:
-            raise WithheldError(
-                f"its breaker expects {leaked:.1%} of its samples to leak with it, and its limit is "
-                f"{self._options.limit:.1%}"
-            )
+            limit = f"its limit is {self._options.limit:.1%}"
+            raise WithheldError(f"its breaker expects {leaked:.1%} of its samples to leak with it, and {limit}")
         self._leaked, self._last = leaked, played.number
         return gradients
 
@@ -76,7 +72,7 @@ SKETCH = 16
 ROOM = 4
 """Watched coordinates per sample of a batch: two batches must fit with room to spare."""
 NOISE = 1e-6
-"""Singular values below this share of the largest are what float32 leaves of nothing."""
+"""Singular values below this share of the largest are the rounding of float32."""
 SAME = 1e-7
 """How far a direction that all batches have may be from the square root of their number, as a singular value."""
 BASES = 4

@@ -13,11 +13,6 @@ from vfl.maths.tensors import Kind, all_finite, described, kind_of
 from vfl.observation import Tensors
 
 
-def kinds_of(tensors: Tensors) -> dict[str, Kind]:
-    """Return the dtypes and shapes of tensors."""
-    return {name: kind_of(tensor) for name, tensor in tensors.items()}
-
-
 def fitting_upload(defence: str, uploaded: Any, kinds: Mapping[str, Kind], finite: bool) -> Tensors:
     """Return what `apply` made of gradients of these kinds, without what autograd keeps.
 

@@ -1,7 +1,6 @@
 """Clipping: the whole upload is no longer than a limit. And how long gradients are."""
 
 import math
-from collections.abc import Iterable
 
 import torch
 from pydantic import Field
@@ -35,14 +34,9 @@ def rms(tensor: Tensor) -> float:
     return norm(tensor) / math.sqrt(max(1, tensor.numel()))
 
 
-def whole_norm(tensors: Iterable[Tensor]) -> float:
-    """Return the L2 norm of several tensors taken as one long vector."""
-    return math.hypot(*(norm(tensor) for tensor in tensors))
-
-
 def clipped(gradients: Tensors, limit: float) -> dict[str, Tensor]:
-    """Return the gradients, shortened together to an L2 norm of at most `limit`."""
-    length = whole_norm(gradients.values())
+    """Return the gradients, shortened together, as one long vector, to an L2 norm of at most `limit`."""
+    length = math.hypot(*map(norm, gradients.values()))
     if length <= limit:
         return dict(gradients)
     return {name: tensor * (limit / length) for name, tensor in gradients.items()}

@@ -14,9 +14,7 @@ from vfl.observation import Tensors
 from worker.defences import Defence, Plan, Played, WithheldError, defences
 from worker.defences.clip import clipped
 
-COVERS_ALONE = (
-    "This worker's uploads, and no other shows its samples. The batch losses that it reports are not covered."
-)
+ALONE = "This worker's uploads, and no other shows its samples. The batch losses that it reports are not covered."
 COVERS = (
     "This worker's uploads. A sample shows in the other workers' too: epsilon_all_workers is for all of them, if they "
     "add the same noise. The batch losses that the label holder reports are not covered."
@@ -54,14 +52,16 @@ class DifferentialPrivacy(Defence):
 class _Private:
     def __init__(self, options: DifferentialPrivacy, plan: Plan) -> None:
         self._options, self._plan = options, plan
-        self._rate = min(1.0, plan.batch_size / plan.samples)
         self._most = participations(plan.schedule, plan.samples, plan.batch_size, plan.rounds)
-        self._multiplier = options.noise_multiplier or self._calibrated(options.epsilon or 0.0)
-        self._epsilon = (
-            gaussian_epsilon(self._multiplier, self._most, options.delta)
-            if options.batches == "known"
-            else sampled_epsilon(self._multiplier, self._rate, plan.rounds, options.delta)
-        )
+        rate, aim, delta = min(1.0, plan.batch_size / plan.samples), options.epsilon or 0.0, options.delta
+        if options.batches == "known":
+            self._multiplier = options.noise_multiplier or gaussian_multiplier(aim, self._most, delta)
+            self._epsilon = gaussian_epsilon(self._multiplier, self._most, delta)
+            self._sampling = f"none: the batches are known, and no sample takes part in more than {self._most} rounds"
+        else:
+            self._multiplier = options.noise_multiplier or sampled_multiplier(aim, rate, plan.rounds, delta)
+            self._epsilon = sampled_epsilon(self._multiplier, rate, plan.rounds, delta)
+            self._sampling = f"Poisson with rate {rate:.4g}, batches secret"
         self._seen = torch.zeros(plan.samples, dtype=torch.int64)
         self._rounds: set[int] = set()
 
@@ -77,28 +77,22 @@ class _Private:
     def report(self) -> dict[str, Any]:
         """Return the epsilon that was aimed at, what it assumes, and the one that needs no assumption."""
         counted = int(self._seen.max()) if self._rounds else 0
-        workers = self._plan.workers
+        workers, delta = self._plan.workers, self._options.delta
         return {
             "epsilon": self._epsilon,
-            "delta": self._options.delta,
-            "sampling": self._sampling(),
-            "epsilon_batches_known": gaussian_epsilon(self._multiplier, counted, self._options.delta),
+            "delta": delta,
+            "sampling": self._sampling,
+            "epsilon_batches_known": gaussian_epsilon(self._multiplier, counted, delta),
             "participations": counted,
-            "epsilon_all_workers": workers
-            and gaussian_epsilon(self._multiplier, counted * workers, self._options.delta),
+            "epsilon_all_workers": workers and gaussian_epsilon(self._multiplier, counted * workers, delta),
             "noise_multiplier": self._multiplier,
             "clip": self._options.clip,
             "sensitivity": 2 * self._options.clip,
             "neighbours": "one sample added, removed or replaced",
-            "covers": COVERS_ALONE if workers == 1 else COVERS,
+            "covers": ALONE if workers == 1 else COVERS,
             "rounds": len(self._rounds),
             "warning": self._warning(),
         }
-
-    def _calibrated(self, epsilon: float) -> float:
-        if self._options.batches == "known":
-            return gaussian_multiplier(epsilon, self._most, self._options.delta)
-        return sampled_multiplier(epsilon, self._rate, self._plan.rounds, self._options.delta)
 
     def _count(self, played: Played) -> None:
         if played.number in self._rounds:
@@ -109,11 +103,6 @@ class _Private:
             raise WithheldError(f"its dp budget was for {self._plan.rounds} rounds, and this is one more")
         if self._options.batches == "known" and int(self._seen.max()) > self._most:
             raise WithheldError(f"its dp budget was for {self._most} rounds a sample, and this round takes one more")
-
-    def _sampling(self) -> str:
-        if self._options.batches == "known":
-            return f"none: the batches are known, and no sample takes part in more than {self._most} rounds"
-        return f"Poisson with rate {self._rate:.4g}, batches secret"
 
     def _warning(self) -> str | None:
         if self._options.batches == "known":
@@ -129,7 +118,6 @@ class _Private:
 
 ORDERS = [1.1, 1.25, 1.5, 1.75, *range(2, 64), 64, 80, 96, 128, 192, 256, 384, 512, 1024]
 """Renyi orders to choose from: opacus's own end at 63, which is too low for an epsilon of 0.1."""
-
 UNLIKELY = 1e-6
 """How likely a random schedule may be to name some sample more often than `participations` says."""
 

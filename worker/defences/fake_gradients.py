@@ -135,10 +135,8 @@ def _rms(entries: Floats) -> float:
 
 SHARED_ABOVE = 2048
 """Of a tensor with more entries all candidates hold the same sample: sorted samples of so many hardly differ."""
-
 LARGEST = 2**28
 """Of the 29 bits that float64 has more than float32 one stays 0, so that no place rounds a value up."""
-
 _TAG = np.uint32(LARGEST - 1)
 
 
@@ -148,9 +146,10 @@ class Candidates:
     def __init__(self, sizes: Sequence[int], count: int, magnitudes: bool, seed: int) -> None:
         random = np.random.default_rng(seed)
         self._own = [at for at, size in enumerate(sizes) if size <= SHARED_ABOVE]
-        self._curves = [
-            _sorted_normal(random, count if size <= SHARED_ABOVE else 1, size, magnitudes) for size in sizes
-        ]
+        self._curves: list[Floats] = []
+        for size in sizes:
+            drawn = random.standard_normal((count if size <= SHARED_ABOVE else 1, size), dtype=np.float32)
+            self._curves.append(np.sort(np.abs(drawn) if magnitudes else drawn, axis=1))
         self._squares = np.zeros((count, len(sizes)))
         for at in self._own:
             self._squares[:, at] = np.square(self._curves[at], dtype=np.float64).sum(axis=1)
@@ -170,13 +169,6 @@ class Candidates:
     def curves(self, candidate: int) -> list[Floats]:
         """Return a candidate: for each tensor its numbers in ascending order."""
         return [rows[candidate if len(rows) > 1 else 0] for rows in self._curves]
-
-
-def _sorted_normal(random: np.random.Generator, count: int, size: int, magnitudes: bool) -> Floats:
-    drawn = random.standard_normal((count, size), dtype=np.float32)
-    drawn = np.abs(drawn) if magnitudes else drawn
-    drawn.sort(axis=1)
-    return drawn
 
 
 def places_in_order(values: Floats, shuffle: int = 1) -> NDArray[np.int64]:

@@ -40,7 +40,10 @@ class _Pruner:
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
         """Return the gradients, the first FC layer's weight without what the pruned entries brought in."""
         if self._layer is None:
-            self._layer = first_layer(played.model, played.x)
+            layers = fully_connected(played.model, tuple(played.x.shape[1:]))
+            if not layers:
+                raise RunFailedError("soteria: this model has no fully connected layer, whose gradient it would prune")
+            self._layer = layers[0]
         name = f"{BOTTOM}{self._layer.name}.weight"
         if not len(played.x) or self._options.share == 0.0:
             return gradients
@@ -70,14 +73,6 @@ class _Pruner:
             r, along = derivative(played.model, layer.name, played.x, direction)
             squares = squares + along.square()
         return r, squares.sqrt()  # a common factor (1 / probes) changes no order
-
-
-def first_layer(model: nn.Module, x: Tensor) -> FullyConnected:
-    """Return the first fully connected layer, or say that there is none."""
-    layers = fully_connected(model, tuple(x.shape[1:]))
-    if not layers:
-        raise RunFailedError("soteria: this model has no fully connected layer, whose gradient it would prune")
-    return layers[0]
 
 
 def derivative(model: nn.Module, layer: str, x: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:

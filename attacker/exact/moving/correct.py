@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from attacker.exact.certificate import UNSURE
 from attacker.exact.moving.trail import Trail
 from attacker.exact.steps12.cells import rounds_of_each
-from attacker.exact.steps12.factors import Factors
-from vfl.maths.subspaces import beyond
+from vfl.maths.factors import Factors
+from vfl.maths.least_squares import beyond
 
 OUTLIER = 3.0
 """A round whose distance is so many times the median, and `FAR`, has no part of the sample: its v was zero there."""
@@ -146,14 +145,3 @@ def lengths_and_v(factors: Factors, directions: Tensor, widest: float = OUTSIDE)
     lengths[there] = 1 / found
     v[there] = rows * found[:, None]
     return lengths, v
-
-
-def misfit(factors: Factors, h: Tensor) -> Tensor:
-    """Return how far each h (k, inputs) of a batch is from its gradients: outside of the space, or of another length.
-
-    The directions that are far outside are left out of the lengths, so that a wrong sample spoils no other's.
-    """
-    size = h.norm(dim=1)
-    away = outside(factors, h)
-    lengths, _ = lengths_and_v(factors, (h / size[:, None]).nan_to_num(0.0), UNSURE)
-    return torch.fmax(away, (size / lengths - 1).abs())

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from attacker.exact.moving.correct import Where
 from attacker.exact.moving.trail import Trail
-from attacker.exact.steps12.factors import Factors
 from attacker.inversion.attempt import Tick
 from attacker.inversion.spread import in_order, in_parallel
+from vfl.maths.factors import Factors
 
 
 class Estimate:

@@ -14,9 +14,9 @@ from attacker.exact.moving.correct import Where
 from attacker.exact.moving.trail import Trail
 from attacker.inversion import InversionOptions
 from attacker.inversion.attempt import Tick, attempt, polish
-from attacker.inversion.pooling import SoftenedPooling
+from attacker.inversion.pooling import Sharpness, SoftenedPooling
 from attacker.inversion.spread import in_parallel
-from vfl.maths.subspaces import beyond
+from vfl.maths.least_squares import beyond
 from vfl.models.layers import representation
 
 ROUNDS, NEAR = 4, 6
@@ -53,10 +53,9 @@ class SeveralRounds:
         rounds = tuple(self.rounds[n] for n in index.tolist())
         return replace(self, rounds=rounds, lengths=self.lengths[index])
 
-    def errors(self, x: Tensor, sharpness: float) -> Tensor:
+    def errors(self, x: Tensor, sharpness: Sharpness) -> Tensor:
         """Return the parts outside, differentiable, max-pooling's gradient softened."""
-        with SoftenedPooling(sharpness):
-            away, lengths = self._apart(x)
+        away, lengths = self._apart(x, sharpness)
         # a slice that fades away would be in every space
         shrunk = (lengths / self.lengths - SHORTEST).clamp_max(0)
         errors: Tensor = torch.cat([away, shrunk], dim=1) / math.sqrt(self.lengths.shape[1])
@@ -78,12 +77,13 @@ class SeveralRounds:
         pairs = {t: torch.tensor(found) for t, found in places.items()}
         return [(t, found[:, 0], found[:, 1]) for t, found in pairs.items()]
 
-    def _apart(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _apart(self, x: Tensor, sharpness: Sharpness = math.inf) -> tuple[Tensor, Tensor]:
         """Return the parts outside (samples, rounds x inputs) and the lengths of h (samples, rounds)."""
         parts: list[Tensor] = []
         sizes: list[Tensor] = []
         for t, samples, at in self._by_round:
-            h = representation(self.models[t], self.trail.layer, x[samples])
+            with SoftenedPooling(sharpness[samples] if isinstance(sharpness, Tensor) else sharpness):
+                h = representation(self.models[t], self.trail.layer, x[samples])
             left = self.trail.stops[t].factors.left.to(h.dtype)
             parts.append(beyond(left, h) / self.lengths[samples, at, None])
             sizes.append(h.norm(dim=1))

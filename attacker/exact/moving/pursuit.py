@@ -7,7 +7,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from attacker.exact.moving.correct import Meetings, Where, lengths_and_v, misfit, outside
+from attacker.exact.moving.correct import Meetings, Where, lengths_and_v, outside
 from attacker.exact.moving.estimate import Estimate
 from attacker.exact.moving.match import Unsettled, match_rounds, rounds_to_match
 from attacker.exact.moving.trail import Trail
@@ -40,8 +40,6 @@ class Followed:
 
     x: Tensor
     """(samples, *shape), NaN where nothing leaked."""
-    unexplained: Tensor
-    """(samples,): over its rounds, each with its own parameters, the median of how badly h(x) fits their gradients."""
 
 
 class Pursuit:
@@ -95,9 +93,7 @@ class Pursuit:
         self._match(known, lambda done, of: progress(ITERATIONS + MATCHING * done // of, total))
         self._round(known)
         progress(total, total)
-        with one_thread():
-            unexplained = self._estimate.medians(misfit)
-        return Followed(self._estimate.x, unexplained)
+        return Followed(self._estimate.x)
 
     def _match(self, known: Tensor, progress: Callable[[int, int], None]) -> None:
         """Move the data of samples for which the circle did not close until they explain several rounds together."""

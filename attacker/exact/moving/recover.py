@@ -5,27 +5,34 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attacker.exact.certificate import UNSURE
+from attacker.certificate import Evidence
 from attacker.exact.choice import LEAST, Choice
 from attacker.exact.moving.correct import Where, lengths_and_v
 from attacker.exact.moving.pursuit import Followed, Pursuit
 from attacker.exact.moving.trail import Trails
-from attacker.exact.notes import NOT_RECOVERED
+from attacker.exact.notes import NOT_RECOVERED, notes_on_certificates
 from attacker.exact.step_three import unfinished
 from attacker.exact.steps12.cells import Cell, cells_of
-from attacker.exact.steps12.factors import Factors
 from attacker.exact.steps12.solve import Solved
 from attacker.exact.workers.labels import NOTE, Network, join_workers
 from attacker.interface import Progress, Recovery, share
 from attacker.inversion import InversionOptions
+from attacker.inversion.values import prior
 from vfl.device import one_thread
 from vfl.errors import UserError
+from vfl.maths.factors import Factors
 from vfl.models.whole import known_model
 from vfl.observation import Setting
 
 
 def recover_moving(
-    setting: Setting, choice: Choice, trails: Trails, *, options: InversionOptions, progress: Progress
+    setting: Setting,
+    choice: Choice,
+    trails: Trails,
+    *,
+    evidence: Evidence,
+    options: InversionOptions,
+    progress: Progress,
 ) -> Recovery:
     """Follow every worker's samples, then read the labels off the rounds that they were recovered from."""
     _check(trails, setting)
@@ -45,17 +52,21 @@ def recover_moving(
         share(progress, lambda: unfinished(setting, [own.x for own in followed], together))
     known = setting.labels
     labels = _labels(setting, choice, trails, where=where, followed=followed) if known is None else torch.tensor(known)
-    certificates = torch.stack([own.unexplained for own in followed], dim=1)
-    for cell in together:  # what they have in common was found, and no round tells what of it is whose
-        certificates[list(cell)] = certificates[list(cell)].clamp_min(1.0)
+    slices = tuple(own.x for own in followed)
+    certificates = evidence.certify(slices, labels)
+    assumed = prior(setting, choice.layers, options)
     return Recovery(
-        slices=tuple(own.x for own in followed),
+        slices=slices,
         labels=labels,
         cells=together,
         certificates=certificates,
         rounds=tuple(trails.numbers),
-        used=("indices", "parameters", "gradients", *(() if known is None else ("labels",))),
-        notes=(*_notes(trails, certificates, sum(map(len, together))), *(() if known is None else (NOTE,))),
+        used=("indices", "parameters", "gradients", *(() if known is None else ("labels",)), *assumed),
+        notes=(
+            *_notes(trails, slices, sum(map(len, together))),
+            *notes_on_certificates(certificates, evidence),
+            *(() if known is None else (NOTE,)),
+        ),
     )
 
 
@@ -96,7 +107,7 @@ def _solved(factors: Factors, h: Tensor) -> Solved:
     return Solved(h, v)
 
 
-def _notes(trails: Trails, certificates: Tensor, together: int) -> list[str]:
+def _notes(trails: Trails, slices: Sequence[Tensor], together: int) -> list[str]:
     notes = [
         f"The parameters moved ({len(trails.versions)} versions in {len(trails.numbers)} rounds): each sample was "
         "followed through its rounds, every round with its own parameters."
@@ -105,10 +116,7 @@ def _notes(trails: Trails, certificates: Tensor, together: int) -> list[str]:
         notes.append(
             f"{together} samples share all their batches with another, and were not parted: more epochs would."
         )
-    lost = int(certificates.isnan().sum())
+    lost = sum(int((~part.flatten(1).isfinite().all(dim=1)).sum()) for part in slices)
     if lost:
-        notes.append(f"{lost} of {certificates.numel()} slices were not recovered: {NOT_RECOVERED}.")
-    wrong = int((certificates > UNSURE).sum())
-    if wrong:
-        notes.append(f"{wrong} slices have a certificate above {UNSURE:g} and are not to be trusted.")
+        notes.append(f"{lost} of {len(slices[0]) * len(slices)} slices were not recovered: {NOT_RECOVERED}.")
     return notes

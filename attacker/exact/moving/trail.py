@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attacker.exact.choice import LEAST, Choice
-from attacker.exact.steps12.factors import Factors, factorize
+from vfl.maths.factors import Factors, factorize
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import ModelTensors, Observation, Setting, Tensors

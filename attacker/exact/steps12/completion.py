@@ -15,6 +15,7 @@ from torch import Tensor
 
 from attacker.exact.steps12.solve import Solved
 from attacker.least_squares import SKETCH
+from attacker.refusal import Lack
 from vfl.maths.least_squares import batch_matrix
 from vfl.models.layers import FullyConnected
 from vfl.observation import Setting
@@ -30,25 +31,25 @@ ALL_OUTPUTS = 128
 """Layers up to this width are kept whole, so that v is known in full; wider ones are sketched."""
 
 
-def too_few_rounds(setting: Setting, layers: Sequence[FullyConnected]) -> str | None:
-    """Return why rank one would not complete these rounds, None when it should."""
+def too_few_rounds(setting: Setting, layers: Sequence[FullyConnected]) -> Lack | None:
+    """Return what rank one lacks to complete these rounds, None when it should."""
     n = setting.samples
     if n > MOST_SAMPLES:
-        return f"it takes at most {MOST_SAMPLES} samples"
+        return Lack(f"at most {MOST_SAMPLES} samples", f"there are {n}")
     shares = [MARGIN * (kept(layer) + layer.inputs) / (kept(layer) * (layer.inputs + 1)) for layer in layers]
     worker = max(range(len(shares)), key=shares.__getitem__)
     if shares[worker] >= 1:
         own = layers[worker]
-        return f"worker {worker}'s first layer, {own.inputs} to {own.outputs}, is too small for it to tell more"
+        return Lack("larger first layers", f"worker {worker}'s has {own.inputs} inputs and {own.outputs} outputs")
     per_epoch = math.ceil(n / setting.batch_size)
     epochs = setting.rounds / per_epoch
     if epochs < 2:
-        return "samples that are together in one batch alone cannot be told apart: it needs 2 epochs or more"
+        return Lack("2 epochs or more", f"the run has {epochs:g}")
     rank = min(n, setting.rounds) if setting.schedule == "uniform" else epochs * (per_epoch - 1)
     if rank >= shares[worker] * n:
         return None
     needed = math.ceil(shares[worker] * n / max(1, per_epoch - 1))
-    return f"it needs about {needed} epochs ({needed * per_epoch} rounds), the run has {epochs:g}"
+    return Lack(f"about {needed} epochs ({needed * per_epoch} rounds)", f"the run has {epochs:g}")
 
 
 def kept(layer: FullyConnected) -> int:
@@ -59,7 +60,7 @@ def kept(layer: FullyConnected) -> int:
 def complete(
     batches: Sequence[Tensor], samples: int, gradients: Tensor, *, whole: bool, progress: Callable[[int], None]
 ) -> tuple[Solved, Tensor]:
-    """Return h, v and certificates from one worker's gradients (rounds, outputs or fewer, inputs and bias)."""
+    """Return h, v and residuals from one worker's gradients (rounds, outputs or fewer, inputs and bias)."""
     means = batch_matrix(batches, samples)
     together, sums = means.T @ means, torch.einsum("tn,tqd->nqd", means, gradients)
     start = _least_norm(means, gradients)

@@ -179,7 +179,7 @@ def complete_rays(basis: Tensor, vectors: Tensor | None, noise: float) -> Tensor
             keep_a_sample(sharp[0, 0])
     if len(known) == k:
         return torch.stack(known, dim=1)
-    # Not all were found: the places of the others keep what successive projection put there, certificates tell
+    # Not all were found: the places of the others keep what successive projection put there, residuals tell
     rest = [vector for vector in given if _is_new(vector, known)]
     return torch.stack((known + rest)[:k], dim=1) if len(known) + len(rest) >= k else vectors
 

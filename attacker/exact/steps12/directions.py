@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attacker.exact.steps12.cells import Cell, cells_by_round
 from attacker.exact.steps12.cone import are_samples, complete_rays, separate_all
-from attacker.exact.steps12.factors import Factors
 from attacker.exact.steps12.subspaces import Side, cell_subspaces, cell_subspaces_by_outputs, inputs_side, sharpen
+from vfl.maths.factors import Factors
 
 SAME = 5e-5
 """Unit vectors closer than this are one direction: identical slices have the same h, found with errors well below."""

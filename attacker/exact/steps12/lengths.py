@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from attacker.exact.steps12.directions import Directions
-from attacker.exact.steps12.factors import Factors
 from attacker.exact.steps12.subspaces import inputs_side
+from vfl.maths.factors import Factors
 
 SLACK = 1e-5
 """How far beyond rounding a direction may lie from a batch's subspace: the error that earlier steps left in it."""

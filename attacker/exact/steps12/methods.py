@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from attacker.exact.certificate import certify
 from attacker.exact.choice import Choice
 from attacker.exact.collect import Rounds
 from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.completion import ALL_OUTPUTS, MOST_TURNS, complete
+from attacker.exact.steps12.residual import residuals
 from attacker.exact.steps12.solve import CutOff, Solved, solve
 from attacker.exact.workers.tails import bypassed, cut_off
 from attacker.interface import Progress
@@ -32,7 +32,7 @@ class FirstSteps:
     def solve(
         self, cells: Sequence[Cell], bottoms: Sequence[nn.Module], progress: Progress
     ) -> tuple[list[Solved], list[Tensor]]:
-        """Return every worker's pairs of h and v, and their certificates (samples,)."""
+        """Return every worker's pairs of h and v, and how badly each explains the gradients (samples,)."""
         if self.choice.method == "least_squares":
             return self._least_squares(progress)
         if self.choice.method == "rank_one":
@@ -43,15 +43,15 @@ class FirstSteps:
     def _subspaces(
         self, cells: Sequence[Cell], bottoms: Sequence[nn.Module], progress: Progress
     ) -> tuple[list[Solved], list[Tensor]]:
-        solved, certificates = [], []
+        solved, unexplained = [], []
         for worker, factors in enumerate(self.rounds.factors):
             batches = self.rounds.batches
             blocked = self._blocked(worker, bottoms[worker])
             own = solve(cells, batches, factors, self.setting.samples, cut_off=blocked)
             solved.append(own)
-            certificates.append(certify(batches, factors, own.h, own.v))
+            unexplained.append(residuals(batches, factors, own.h, own.v))
             progress("steps I and II", worker + 1, self.setting.workers)
-        return solved, certificates
+        return solved, unexplained
 
     def _completed(self, progress: Progress) -> tuple[list[Solved], list[Tensor]]:
         found = []
@@ -65,7 +65,7 @@ class FirstSteps:
 
             whole = layer.outputs <= ALL_OUTPUTS
             found.append(complete(self.rounds.batches, self.setting.samples, gradients, whole=whole, progress=report))
-        return [solved for solved, _ in found], [certificate for _, certificate in found]
+        return [solved for solved, _ in found], [residual for _, residual in found]
 
     def _least_squares(self, progress: Progress) -> tuple[list[Solved], list[Tensor]]:
         inverse, rank = pseudo_inverse(self.rounds.batches, self.setting.samples)
@@ -74,17 +74,17 @@ class FirstSteps:
                 f"attack exact by least squares: the {len(self.rounds.batches)} rounds determine {rank} of "
                 f"{self.setting.samples} samples; more rounds are needed"
             )
-        solved, certificates = [], []
+        solved, unexplained = [], []
         for worker, (sketch, kept) in enumerate(zip(self.rounds.sketches, self.rounds.sketched, strict=True)):
             bias = torch.stack([part for part, _ in kept])
             weight = torch.stack([product for _, product in kept])
             v = inverse @ bias
             h = representations(inverse, v, sketch, weight)
             h[~leaks(inverse, bias, v)] = torch.nan
-            certificates.append(_rank_one_residual(inverse, Solved(h, v), sketch, weight))
+            unexplained.append(_rank_one_residual(inverse, Solved(h, v), sketch, weight))
             solved.append(Solved(h, torch.where(h[:, :1].isfinite(), v, torch.nan)))
             progress("steps I and II", worker + 1, self.setting.workers)
-        return solved, certificates
+        return solved, unexplained
 
     def _blocked(self, worker: int, model: nn.Module) -> CutOff | None:
         """Return what tells where a worker's v must be zero; None where that depends on data not known yet."""

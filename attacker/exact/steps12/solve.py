@@ -9,9 +9,9 @@ from torch import Tensor
 from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.cone import separate
 from attacker.exact.steps12.directions import Directions, find_directions, merge
-from attacker.exact.steps12.factors import Factors
 from attacker.exact.steps12.lengths import Pairs, Parts, join, own_v, take_apart
 from attacker.exact.steps12.subspaces import inputs_side
+from vfl.maths.factors import Factors
 
 CutOff = Callable[[Tensor], Tensor]
 """From h (samples, inputs) to where v must be zero (samples, outputs): a ReLU that cuts off sends nothing back."""

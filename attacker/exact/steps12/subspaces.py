@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from attacker.exact.steps12.cells import Cell, cells_by_round
-from attacker.exact.steps12.factors import Factors
+from vfl.maths.factors import Factors
 
 MARGIN = 8.0
 """How many times the angle that rounding explains counts as zero: true meetings measure below 1, others thousands."""

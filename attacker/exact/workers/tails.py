@@ -1,5 +1,6 @@
 """The known layers after the attacked one: what a worker's h makes the label holder see, and what v says back."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,22 @@ def cut_off(model: nn.Module, layer: str, shape: Shape, h: Tensor, *, x: Tensor 
         tail = run_tail(model, layer, shape, h[rows], x=None if x is None else x[rows])
         found.append(tail.sure & (tail.jacobian == 0).all(dim=1))
     return torch.cat(found)
+
+
+def affine_after(model: nn.Module, layer: str, shape: Shape) -> bool:
+    """Tell whether nothing but affine maps follows a layer, so that all derivatives are the same everywhere."""
+    model = copy.deepcopy(model).double().eval()
+    linear = model.get_submodule(layer)
+    assert isinstance(linear, nn.Linear)
+    probes = torch.randn(2, linear.in_features, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    one, other = run_tail(model, layer, shape, 10 * probes).jacobian
+    return torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def possible_v(model: nn.Module, layer: str, shape: Shape, h: Tensor) -> Tensor:
+    """Return what spans (samples, outputs, width) every v that the rest of the model can send back at these h."""
+    parts = [run_tail(model, layer, shape, rows).jacobian.mT for rows in h.split(CHUNK)]
+    return torch.cat(parts)
 
 
 def top_jacobian(top: nn.Module, widths: Sequence[int]) -> list[Tensor] | None:

@@ -19,6 +19,7 @@ def result(tmp_path_factory):
 def test_memory_and_descriptors_stay_what_they_were(result):
     (steady,) = result["steady"]
     assert steady["rounds"] == 200
+    assert [line[0] for line in result["table"][1:]] == [f"4 workers: {party}" for party in steady["parties"]]
     assert steady["parties"].keys() == {"coordinator", "label holder", "largest other worker"}
     for party, measured in steady["parties"].items():
         (early, late), (opened, still) = measured["memory"], measured["descriptors"]

@@ -24,7 +24,7 @@ def test_every_attack_starts_with_the_rounds_of_the_short_one(rival):
 @pytest.mark.slow
 def test_all_attacks_are_measured_with_and_without(tmp_path):
     bench_side(tmp_path / "side.json", short=True)
-    results = json.loads((tmp_path / "side.json").read_text())
+    results = json.loads((tmp_path / "side.json").read_text())["cases"]
     assert [result["case"] for result in results] == [rival.name for rival in RIVALS]
     for result in results:
         assert result["ratio"] == result["seconds_beside"] / result["seconds_alone"]  # of the one turn that there is

@@ -11,7 +11,7 @@ from vfl.datasets.slices import boxes_of, load_data, slice_for
 from vfl.errors import UserError
 from vfl.sweep.main import check_cells
 from vfl.sweep.plan import Cell, Plan
-from worker.alignment import table_size
+from worker.alignment import table_facts
 
 BANK = "who,debt,good\na,1,no\nb,2,no\nc,3,yes\n"
 SHOP = "who,buys,good\na,10,yes\nb,20,no\nc,30,yes\n"
@@ -62,7 +62,7 @@ def test_sentences_name_the_key_that_named_the_file(tmp_path):
     with pytest.raises(UserError, match=r"^data\.files: there is no file .*1\.csv"):
         load_data(config)
     with pytest.raises(UserError, match=r"^--data: there is no file .*1\.csv"):
-        table_size(config, tmp_path / "1.csv", 1)
+        table_facts(config, tmp_path / "1.csv", 1)
     (tmp_path / "1.csv").write_text("who,buys\na\n", encoding="utf-8")
     with pytest.raises(UserError, match=r"^data\.files: .*1\.csv cannot be read as a table"):
         load_data(config)
@@ -80,7 +80,7 @@ def test_a_label_holder_may_bring_ids_and_labels_alone(tmp_path):
     held = slice_for(data, config, 2)
     assert held.x.shape == (3, 0)
     assert held.y is not None
-    assert table_size(config, tmp_path / "2.csv", 2) == (3, 0)
+    assert table_facts(config, tmp_path / "2.csv", 2) == (3, 0, [])
 
 
 def test_a_worker_without_columns_gets_a_sentence(tmp_path):
@@ -88,12 +88,12 @@ def test_a_worker_without_columns_gets_a_sentence(tmp_path):
     with pytest.raises(UserError, match=r"data: worker 2 has no columns; .*label_holder_features to false"):
         boxes_of(load_data(config), config)
     with pytest.raises(UserError, match=r"2\.csv: it has no columns besides 'good' and 'who'; give it some"):
-        table_size(config, tmp_path / "2.csv", 2)
+        table_facts(config, tmp_path / "2.csv", 2)
     config = config_of(tmp_path, BANK, BANK, SHOP, **ALONE)
     with pytest.raises(UserError, match=r"worker 2, has 1 columns, and federation\.label_holder_features is false"):
         boxes_of(load_data(config), config)
     with pytest.raises(UserError, match=r"--data .*2\.csv: the label holder, worker 2, has 1 columns"):
-        table_size(config, tmp_path / "2.csv", 2)
+        table_facts(config, tmp_path / "2.csv", 2)
 
 
 def test_columns_may_leave_a_label_holder_without_features_out(tmp_path):

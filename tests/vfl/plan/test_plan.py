@@ -71,23 +71,48 @@ def test_a_bundle_of_several_chunks_is_counted_as_it_is_sent(tmp_path):
 
 
 def test_two_epochs_are_needed_where_batches_have_room():
-    config = small_config(attack={"name": "exact"}, model={"name": "mlp", "hidden": [64]}, federation={"rounds": 2})
+    exact = {"name": "exact", "method": "subspaces"}
+    config = small_config(attack=exact, model={"name": "mlp", "hidden": [64]}, federation={"rounds": 2})
     plan = make_plan(config, Path(), ROOMY)
     assert plan.load.needs.method == "subspaces"
     assert plan.load.needs.rounds == 2 * 3  # 24 samples in batches of 8
-    assert any("would not start" in text for text in plan.warnings)
+    (warning,) = plan.warnings
+    assert "The attack exact cannot run here: " in warning
+    assert "nothing about safety; these attacks can run here" in warning
+    assert warning.endswith("With 6 rounds exact could run.")
+
+
+def test_an_attack_that_no_number_of_rounds_lets_start_is_a_warning_with_what_can_run(capsys):
+    config = small_config(attack={"name": "least_squares"}, training={"lr": 0.1})
+    plan = make_plan(config, Path(), ROOMY)
+    (warning,) = plan.warnings
+    assert warning.startswith("The attack least_squares cannot run here: it needs frozen parameters, and")
+    assert "these attacks can run here (attack.name): cafe, " in warning
+    assert plan.tree()["attack"]["refusal"] in warning
+    show_plan(plan)
+    assert "least_squares, which cannot run here" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("frozen_epochs", "epochs"), [(0, 3), (1, 3), (2, 2)])
 def test_while_parameters_move_three_epochs_are_needed(frozen_epochs, epochs):
     training = {"lr": 0.1, "schedule": {"frozen_epochs": frozen_epochs}}
     model, federation = {"name": "mlp", "hidden": [64]}, {"rounds": 9}  # three epochs of 24 samples in batches of 8
-    config = small_config(attack={"name": "exact"}, model=model, training=training, federation=federation)
+    exact = {"name": "exact", "method": "subspaces"}
+    config = small_config(attack=exact, model=model, training=training, federation=federation)
     plan = make_plan(config, Path(), ROOMY)
     assert plan.load.needs.rounds == 3 * epochs
     assert plan.unknown  # that takes a time which nobody measured
-    shorter = small_config(attack={"name": "exact"}, model=model, training=training, federation={"rounds": 6})
-    assert any("would not start" in text for text in make_plan(shorter, Path(), ROOMY).warnings) == (epochs == 3)
+    shorter = small_config(attack=exact, model=model, training=training, federation={"rounds": 6})
+    assert any("exact cannot run here" in text for text in make_plan(shorter, Path(), ROOMY).warnings) == (epochs == 3)
+
+
+def test_one_gradient_needs_one_epoch_whatever_moves():
+    training, model = {"optimizer": "adam", "lr": 1e-3}, {"name": "mlp", "hidden": [64]}
+    config = small_config(attack={"name": "exact"}, model=model, training=training, federation={"rounds": 9})
+    plan = make_plan(config, Path(), ROOMY)
+    assert plan.load.needs.method == "one_gradient"
+    assert plan.load.needs.rounds == 3
+    assert plan.unknown
 
 
 def test_where_frozen_epochs_are_all_that_there_is_nothing_moves():
@@ -266,7 +291,7 @@ def test_a_plan_is_shown_with_its_doubts_and_warnings(capsys, monkeypatch):
     shown = " ".join(capsys.readouterr().out.split())
     assert "exact by subspaces, needs 400 rounds" in shown
     assert "between workers" in shown
-    assert "extrapolated: samples: 5e+04" in shown
+    assert "no run like this was measured: samples: 50,000 here, " in shown
     assert "Warning: The machine is too small" in shown
 
 

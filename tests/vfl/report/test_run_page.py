@@ -11,7 +11,7 @@ from vfl.errors import UserError
 from vfl.folder.record import write_summary
 from vfl.folder.schema import as_json
 from vfl.folder.summary import load_summary
-from vfl.folder.versions import versions
+from vfl.folder.versions import made_with
 from vfl.maths.metrics import psnr
 from vfl.report.main import report_if_possible, write_report
 
@@ -50,8 +50,8 @@ def test_the_numbers_are_those_of_the_summary(tmp_path):
     assert "The coordinator rebuilt 24 of 24 images (30 dB or better) from 12 rounds of gradients." in page.text
     assert "23 of 24 samples are certified" in page.text
     assert "gradients of 3 of 12 rounds (1 to 3), their parameters (the same in all of them)" in page.text
-    assert summary["versions"] == versions()
-    assert all(version in page.text for version in versions().values())
+    assert summary["versions"] == made_with()
+    assert all(version in page.text for version in made_with().values())
     assert "1.23 MB up to the coordinator" in page.text
 
 

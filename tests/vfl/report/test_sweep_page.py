@@ -64,3 +64,27 @@ def test_results_that_are_none_are_refused_with_a_sentence(tmp_path):
     (tmp_path / "results.json").write_text('{"sweep": "x"}')
     with pytest.raises(UserError, match="written by an older version"):
         write_report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "numbers", "sentence"),
+    [
+        (
+            "attack.gain",
+            (0.415, 0.0),
+            "where exact gets 0.415 (values right beyond a guess, mean over the columns); least with noise",
+        ),
+        ("attack.representation_error", (1e-6, 0.5), "Most leaks with defence none, where exact gets 1.0e-06"),
+        ("attack.psnr_mean", (None, None), "none of them with PSNR, mean: name another number as table.value"),
+        ("seconds.total", (3.0, 4.0), "2 of 2 runs are done."),
+    ],
+)
+def test_the_headline_is_about_the_number_of_the_table(tmp_path, value, numbers, sentence):
+    axes = {
+        "defence": {"none": {}, "noise": {"defence": {"name": "noise"}}},
+        "attack": {"exact": AXES["attack"]["exact"]},
+    }
+    plan = planned(tmp_path, axes=axes, table={"value": value})
+    write_results(tmp_path, plan, {c.name: row(**{value: n}) for c, n in zip(plan.cells, numbers, strict=True)})
+    page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
+    assert sentence in page.text

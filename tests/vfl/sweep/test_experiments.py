@@ -122,9 +122,26 @@ def test_the_page_has_our_number_the_papers_and_what_was_not_run(kept):
     assert "## Table 99: Of everything" in page
     assert "| CAFE | not run (31.5) |" in page
     assert "| exact | 77.7 |" in page
-    assert "1 of 2 cells run; cafe-vfl 1, torch 2, Python 3, 8 cores (abacus)." in page
+    assert "1 of 2 cells run; cafe-vfl 1, torch 2, Python 3, commit unknown, 8 cores (abacus)." in page
     grid = "| attacker | digits |\n| --- | ---: |\n| CAFE | not run (31.5) |\n| exact | not run |"
     assert f"--size paper`).\n\n{grid}\n\nPSNR, mean (dB); 0 of 2 cells run.\n" in page
+
+
+@pytest.mark.parametrize(("own", "shared", "shown"), [("abc", "def", "abc"), (None, "def", "unknown")])
+def test_the_page_names_the_commit_that_a_row_says_of_itself(kept, own, shared, shown):
+    """A cell of an earlier day keeps its own commit when the sweep goes on with newer code."""
+    files, swept, folder = kept
+    change(swept, "results.json", lambda tree: tree["versions"].update(commit=shared))
+    change(swept, "results.json", lambda tree: tree["rows"][0].update(commit=own))
+    keep_results(swept, files, folder)
+    assert f"Python 3, commit {shown}, 8 cores" in page_of(files, folder)
+
+
+def test_what_the_mean_image_scores_is_the_last_row(kept):
+    files, swept, folder = kept
+    change(swept, "results.json", lambda tree: tree["rows"][0].update({"attack.psnr_baseline": 11.5}))
+    keep_results(swept, files, folder)
+    assert "| exact | 77.7 |\n| mean image | 11.5 |\n" in page_of(files, folder)
 
 
 def test_results_of_another_day_are_kept_beside_those_before(kept):

@@ -18,9 +18,7 @@ from vfl.net.tls import COORDINATOR, worker_role
 
 PATIENCE_SECONDS = 250.0
 """How long the next round may take, whatever has happened."""
-
 LOOK_SECONDS = 0.005
-
 LAST_WORDS = 3
 
 
@@ -51,10 +49,9 @@ class Fleet:
         line = self._serve() if party == COORDINATOR.stem else self._work(party)
         command = [*self._network.command(party), sys.executable, "-m", "vfl.cli", *line, "--tls", str(self._certs)]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("GRPC_")}
+        environment["OMP_NUM_THREADS"] = "1"
         with self._log(party).open("ab") as log:
-            process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=log, env={**environment, "OMP_NUM_THREADS": "1"}
-            )
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment)
         self._now[party] = process
         self._generations[party] += 1
         self._all.append(process)

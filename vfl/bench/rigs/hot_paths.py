@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from attacker.exact.steps12.cells import Cell, cells_of
-from attacker.exact.steps12.factors import OVERSAMPLING, Factors, factorize
 from attacker.exact.steps12.solve import solve
 from attacker.inversion import InversionOptions, invert
 from protos.codec import Assembler, announce
 from protos.wire import UPLOAD, ChunkView
 from server.parameters import Parameters, gradients_of_round
 from server.schedule import batches
+from vfl.maths.factors import OVERSAMPLING, Factors, factorize
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import BOTTOM, Setting, with_prefix
@@ -47,7 +47,7 @@ def hot_paths(short: bool) -> list[HotPath]:
     return [
         worker_round(batch_size),
         *codec(),
-        *aggregation(),
+        *(aggregation(name) for name in optimisers.builtin_names()),
         observing(batch_size),
         steps_one_two(64 if short else 400, 8 if short else 20),  # cells of one, as with large N
         steps_one_two(64 if short else 400, 16 if short else 40),  # cells of four
@@ -104,12 +104,8 @@ def codec() -> list[HotPath]:
     ]
 
 
-def aggregation() -> list[HotPath]:
+def aggregation(optimizer: str) -> HotPath:
     """A round's uploads put together and the step taken, beside the optimiser's step alone."""
-    return [_aggregation(name) for name in optimisers.builtin_names()]
-
-
-def _aggregation(optimizer: str) -> HotPath:
     boxes = tuple(partition(SHAPE, WORKERS))
     setting = Setting(MODEL, boxes, 10, 400, BATCH_SIZE, "epochs", 1000, frozen=False, seed=0)
     training = TrainingConfig.model_validate({"optimizer": optimizer, "lr": 1e-3})

@@ -2,18 +2,17 @@
 
 import multiprocessing
 import statistics
-import threading
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
 
+from vfl.folder.lookout import Lookout
 from vfl.folder.transcript.files import round_name
 
 LOOK_SECONDS = 0.1
@@ -21,42 +20,34 @@ NEAR = 9
 """How many samples about the middle of a tenth of the rounds stand for it."""
 
 
-class Meter(ABC):
+class Meter(Lookout):
     """Looks at every process that `run_federation` starts, again and again until the run is over."""
 
     def __init__(self, processes: int) -> None:
         """Expect so many processes."""
+        super().__init__(LOOK_SECONDS)
         self._processes = processes
         self.pids: dict[str, int] = {}
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        self._over.set()
-        self._thread.join()
+        self._watched: dict[str, psutil.Process] = {}
 
     @abstractmethod
     def _note(self, name: str, process: psutil.Process) -> None:
         """Take a process's numbers now."""
 
-    def _look(self) -> None:
-        watched: dict[str, psutil.Process] = {}
-        while not self._over.wait(LOOK_SECONDS):
-            # Only until all are there: active_children also reaps ended children, which the launcher waits for.
-            if len(self.pids) < self._processes:
-                children = multiprocessing.active_children()
-                self.pids = {child.name: child.pid for child in children if child.pid is not None}
-                with suppress(psutil.NoSuchProcess):
-                    watched |= {name: psutil.Process(pid) for name, pid in self.pids.items() if name not in watched}
-            for name, process in list(watched.items()):
-                try:
-                    self._note(name, process)
-                except psutil.NoSuchProcess:
-                    del watched[name]
+    def look(self) -> None:
+        """Take the numbers of all processes that are there."""
+        # Only until all are there: active_children also reaps ended children, which the launcher waits for.
+        if len(self.pids) < self._processes:
+            children = multiprocessing.active_children()
+            self.pids = {child.name: child.pid for child in children if child.pid is not None}
+            new = {name: pid for name, pid in self.pids.items() if name not in self._watched}
+            with suppress(psutil.NoSuchProcess):
+                self._watched |= {name: psutil.Process(pid) for name, pid in new.items()}
+        for name, process in list(self._watched.items()):
+            try:
+                self._note(name, process)
+            except psutil.NoSuchProcess:
+                del self._watched[name]
 
 
 class CostMeter(Meter):
@@ -78,10 +69,6 @@ class CostMeter(Meter):
         """Return the seconds of a core that a process had used at a time (Unix seconds), or at its end."""
         before = [spent for moment, spent in self._computed[name] if moment <= until]
         return before[-1] if before else 0.0
-
-    def names(self) -> list[str]:
-        """Return the processes that were seen."""
-        return list(self._computed)
 
     def _note(self, name: str, process: psutil.Process) -> None:
         spent = process.cpu_times()

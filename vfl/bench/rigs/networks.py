@@ -19,16 +19,13 @@ from vfl.errors import RunFailedError
 
 USUAL = ("rate", "20mbit", "burst", "64kb", "latency", "400ms")
 SLOW = ("rate", "256kbit", "burst", "8kb", "latency", "400ms")
-
 PORT = 7000
 """Where the first process on a host listens; each further one a port higher, as those before may still be there."""
-
 NAMES = Path("/etc/netns")
 """Files below it replace those in /etc for a namespace (`ip netns exec`)."""
 
 
 BYTES_AT_ONCE = 1 << 16
-
 SLOW_BYTES_PER_SECOND = 32_000
 
 

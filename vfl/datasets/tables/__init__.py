@@ -11,6 +11,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from vfl.datasets import Data, DataSet, data_path, datasets
 from vfl.datasets.columns import Text, Values, as_words, encode_all, fit_column, missing_in
+from vfl.datasets.tables.doubts import doubts_of
 from vfl.datasets.tables.file import Name, TableFile, check_words
 from vfl.datasets.tables.formats import CsvFile, ParquetFile
 from vfl.datasets.tables.holdings import Holding, classes_of
@@ -94,6 +95,7 @@ class TableSet(DataSet):
 
     def encode(self, holdings: Sequence[Holding]) -> Data:
         """Make data of holdings whose rows are the same: the first rows to train with, the last ones to test."""
+        doubts = doubts_of(self.label, holdings)
         rows, tested = len(holdings[0]), self.test_samples or 0
         count = rows - tested if self.samples is None else self.samples
         if count < 1 or count + tested > rows:
@@ -119,7 +121,7 @@ class TableSet(DataSet):
             groups=tuple(len(holding.values) for holding in holdings) if grouped else None,
             label=self.label,
             class_names=classes,
-            tables=Tables(rows=rows, files=list(dict.fromkeys(holding.brought for holding in holdings))),
+            tables=Tables(rows=rows, files=list(dict.fromkeys(own.brought for own in holdings)), doubts=doubts),
         )
 
     def _check_categorical(self, header: Collection[str], source: str) -> None:

@@ -11,9 +11,6 @@ from vfl.datasets.columns import Text, Values, missing_in, name_of
 from vfl.errors import UserError
 from vfl.folder.summary import RowsRead
 
-MOST_CLASSES = 1000
-"""A column with more values than these holds a quantity or names, no classes."""
-
 
 @dataclass(frozen=True)
 class Holding:
@@ -80,18 +77,8 @@ def classes_of(labels: Values) -> tuple[Tensor, tuple[str, ...]]:
     """Return each row's class, and the classes' names in order: words by the alphabet, numbers by size."""
     if isinstance(labels, Text):
         names = sorted(labels.words[code] for code in np.unique(labels.codes))
-        _check_classes(len(names), "words", "group")
         place = {word: number for number, word in enumerate(names)}
         codes = np.array([place.get(word, -1) for word in labels.words])[labels.codes]
         return torch.from_numpy(codes), tuple(names)
     found, codes = np.unique(labels, return_inverse=True)
-    _check_classes(len(found), "numbers", "bin")
     return torch.from_numpy(codes.astype(np.int64)), tuple(map(name_of, found))
-
-
-def _check_classes(count: int, kind: str, remedy: str) -> None:
-    if count > MOST_CLASSES:
-        raise UserError(
-            f"data.label: it holds {count} different {kind}, and a class is made of each; {remedy} them first, at most "
-            f"{MOST_CLASSES} are allowed"
-        )

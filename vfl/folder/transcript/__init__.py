@@ -11,7 +11,7 @@ from typing import Any
 
 from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
-from vfl.files import PRIVATE, PRIVATE_FOLDER, make_private, read_plain, sync, write_atomically
+from vfl.files import PRIVATE, PRIVATE_FOLDER, read_plain, sync, write_atomically
 from vfl.files.tensor_file import DamagedError, write_tensors
 from vfl.folder.transcript.files import RoundReader, files_of, round_name
 from vfl.limits import CLASSES, FEATURES, JSON_BYTES, SAMPLES
@@ -32,12 +32,8 @@ class TranscriptWriter:
         self._unsure: list[Path] = []
         """What was written, and would be lost if the machine stopped now; kept for checkpoints only."""
         meta = {"format": FORMAT, "config": config.model_dump(mode="json"), "setting": _setting_tree(setting)}
-        text = json.dumps({**meta, "sha256": _checksum(meta)}, indent=1)
-        write_atomically(
-            folder / "meta.json",
-            lambda path: make_private(path).write_text(text + "\n", encoding="utf-8"),
-            mode=PRIVATE,
-        )
+        text = json.dumps({**meta, "sha256": _checksum(meta)}, indent=1) + "\n"
+        write_atomically(folder / "meta.json", lambda path: path.write_text(text, encoding="utf-8"), mode=PRIVATE)
 
     def observe(self, observation: Observation) -> None:
         """Write one round."""

@@ -15,17 +15,7 @@ from vfl.files.tensor_file import DamagedError, read_tensors
 from vfl.limits import plain
 from vfl.maths.tensors import all_finite
 from vfl.models.whole import first_model
-from vfl.observation import (
-    BOTTOM,
-    TOP,
-    ModelTensors,
-    Observation,
-    Setting,
-    Tensors,
-    averaged,
-    with_prefix,
-    without_prefix,
-)
+from vfl.observation import BOTTOM, TOP, ModelTensors, Observation, Setting, Tensors, averaged, without_prefix
 
 _MANY = 1 << 53
 """More rounds, or versions of the parameters, than any run has."""
@@ -81,7 +71,10 @@ class RoundReader:
         self._done(path)
         if not setting.topology.is_horizontal:
             return Observation(number, indices, version, parameters, uploads[0])
-        gradients = _average(path, uploads, indices, setting)
+        try:
+            gradients = averaged(uploads, [*map(len, setting.topology.rows_of_each(indices))])
+        except (KeyError, RuntimeError, ZeroDivisionError):
+            raise DamagedError(f"{path} holds uploads that do not fit each other") from None
         return Observation(number, indices, version, parameters, gradients, uploads)
 
     def _parameters_of(self, version: int) -> ModelTensors:
@@ -121,13 +114,6 @@ def _uploads(tensors: Tensors, setting: Setting) -> tuple[ModelTensors, ...]:
     if not setting.topology.is_horizontal:
         return (_nested(tensors, len(setting.boxes)),)
     return tuple(_nested(without_prefix(f"{worker}.", tensors), 1) for worker in range(setting.workers))
-
-
-def _average(path: Path, uploads: Sequence[ModelTensors], indices: Tensor, setting: Setting) -> ModelTensors:
-    try:
-        return averaged(uploads, [*map(len, setting.topology.rows_of_each(indices))])
-    except (KeyError, RuntimeError, ZeroDivisionError):
-        raise DamagedError(f"{path} holds uploads that do not fit each other") from None
 
 
 def _model_shapes(setting: Setting) -> ModelTensors:
@@ -172,10 +158,8 @@ def _check_indices(path: Path, indices: Tensor, setting: Setting) -> None:
 
 
 def _flat(tensors: ModelTensors) -> dict[str, Any]:
-    flat = with_prefix(TOP, tensors.top)
-    for worker, bottom in enumerate(tensors.bottoms):
-        flat |= with_prefix(f"{worker}.{BOTTOM}", bottom)
-    return flat
+    parts = {TOP: tensors.top} | {f"{worker}.{BOTTOM}": bottom for worker, bottom in enumerate(tensors.bottoms)}
+    return {prefix + name: tensor for prefix, part in parts.items() for name, tensor in part.items()}
 
 
 def _nested(flat: Tensors, workers: int) -> ModelTensors:

@@ -17,13 +17,10 @@ from vfl.observation import Observation
 
 SLOTS = 4
 """Rounds that wait in memory; those beyond them wait on disk."""
-
 LARGE = 1_000_000
 """Bytes of a round above which new pages in the kernel's cache take more time than waiting for the disk."""
-
 SLOW_DISK = 100_000_000
 """Bytes a second below which rounds are left to the kernel's cache, which writes them when it comes to it."""
-
 SHARED_MEMORY = Path("/dev/shm")  # what is made in it has a name of its own, and is ours alone  # nosec B108
 
 

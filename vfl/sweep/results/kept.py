@@ -23,10 +23,9 @@ def keep_results(sweep: Path, files: Path, kept: Path) -> Path:
     source = sweep / "results.json"
     tree = read_results(source)
     name = tree["sweep"]
-    plans = {f"{path.stem}-{size}": (path, size) for path in experiments(files) for size in read_sweep(path).sizes}
-    if name not in plans:
+    if name not in sizes(files):
         raise UserError(f"{source}: is of {name!r}, which is no experiment in {files} in one of its sizes")
-    path, size = plans[name]
+    path, size = sizes(files)[name]
     plan = load_plan(path, size=size)
     target = kept / f"{name}.json"
     rows = fitting(plan, read_results(target)) if target.exists() else {}
@@ -39,6 +38,11 @@ def keep_results(sweep: Path, files: Path, kept: Path) -> Path:
     text = json.dumps({"sweep": name, "rows": list(rows.values())}, indent=1, allow_nan=False) + "\n"
     write_text(target, text)
     return target
+
+
+def sizes(files: Path) -> dict[str, tuple[Path, str]]:
+    """Return every experiment in every size, by the name that its sweep has."""
+    return {f"{path.stem}-{size}": (path, size) for path in experiments(files) for size in read_sweep(path).sizes}
 
 
 def experiments(folder: Path) -> list[Path]:
@@ -72,6 +76,11 @@ def _whole(row: dict[str, Any]) -> dict[str, Any]:
     if row["machine"] and not {"cores", "processor"} <= row["machine"].keys():
         raise ValueError("a row's machine lacks its cores or processor")
     return row
+
+
+def commit_of(row: dict[str, Any]) -> str:
+    """Return the commit of the code that made a row: its own, or its sweep's where rows do not say it."""
+    return str((row["commit"] if "commit" in row else row["versions"].get("commit")) or "unknown")
 
 
 def rows_of(plan: Plan, tree: dict[str, Any]) -> Rows:

@@ -1,7 +1,7 @@
 """`cafe results`: the page that sets a paper's tables beside ours, from results that are kept as JSON."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from vfl.folder.sweep_results import Place
 from vfl.sweep.file import PaperConfig, read_sweep
 from vfl.sweep.plan import Plan, load_plan
 from vfl.sweep.results import NUMBERS
-from vfl.sweep.results.kept import experiments, fitting, read_results, rows_of
+from vfl.sweep.results.kept import commit_of, experiments, fitting, read_results, rows_of
 from vfl.sweep.results.pictures import save_curves
 from vfl.sweep.results.table import Rows, Table, pivot
 from vfl.sweep.results.text import as_markdown
@@ -24,7 +24,14 @@ HEAD = """# Results
 
 Written by `cafe results` from the files in `{kept}`; every number there is a cell of a `cafe sweep` over a file in
 `{files}`. A cell shows ours, with the paper's number in brackets where it prints one. What was not run at full
-size says so; nothing is extrapolated.
+size says so; nothing is extrapolated. What the mean image scores, a guess without any gradient, is below a column whose
+runs have the same images.
+
+**CAFE, tuned.** At size `small` CAFE has settings that go beyond the paper's: `scaled_sgd` (SGD whose rate is
+divided by the batch's curvature) in steps I and II; in step III Adam at `lr_three` 0.05 or 0.1 instead of 0.01 or
+0.02, falling to 0.02 of itself (`final_three`), and no second derivatives (`alpha` 0). `xi` is Table 9's, but for
+16 workers and the digits ([docs/cafe.md](docs/cafe.md#tuned)). At size `paper` its rates and weights are Table 9's,
+but in the table of learning rates, where it is tuned too.
 """
 
 
@@ -90,11 +97,12 @@ def _table(plan: Plan, tree: dict[str, Any]) -> list[str]:
     grid = [[main.row_axis], *([line.name] for line in main.lines)]
     for number, columns in shows.items():
         _add_columns(grid, _pivot(plan, rows, number), columns, plan, named=len(shows) > 1)
+    grid += _baseline(plan, rows, shows)
     titles = ", ".join(NUMBERS[number].title for number in shows)
     about = f"{titles}; {len(rows)} of {len(plan.cells)} cells run"
     about += "".join(f"; {where}" for where in dict.fromkeys(map(_made_by, fitting(plan, tree).values())))
     failed = [f"Failed: {name}: {row.error}\n" for name, row in rows.items() if not row.complete]
-    return [as_markdown(grid) + "\n", f"{about}.\n", *failed]
+    return [as_markdown(grid) + "\n", f"{about}. {main.note}".rstrip() + "\n", *failed]
 
 
 def _pivot(plan: Plan, rows: Rows, number: str) -> Table:
@@ -113,6 +121,18 @@ def _add_columns(grid: list[list[str]], table: Table, columns: Sequence[str], pl
             row.append(_both(line.entries[at], printed))
 
 
+def _baseline(plan: Plan, rows: Rows, shows: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return the row of what guessing the mean image scores, where all runs of a column have the same images."""
+    guess, texts = _pivot(plan, rows, "attack.psnr_baseline"), []
+    for number, columns in shows.items():
+        for column in _pivot(plan, rows, number).columns:
+            if column in columns:
+                at = guess.columns.index(column) if column in guess.columns and number == "attack.psnr_mean" else None
+                known = [] if at is None else [v for line in guess.lines if (v := line.entries[at].value) is not None]
+                texts.append(f"{known[0]:.1f}" if known and max(known) - min(known) < 0.05 else "·")
+    return [["mean image", *texts]] if set(texts) - {"·"} else []
+
+
 def _both(entry: Place, theirs: float | None) -> str:
     return entry.text + (f" ({theirs:g})" if theirs is not None and entry.state != "skipped" else "")
 
@@ -121,4 +141,5 @@ def _made_by(row: dict[str, Any]) -> str:
     """Say what a row was made by."""
     versions, machine = row["versions"], row["machine"]
     text = f"cafe-vfl {versions['cafe-vfl']}, torch {versions['torch']}, Python {versions['python']}"
+    text += f", commit {commit_of(row)}"
     return text + (f", {machine['cores']} cores ({machine['processor']})" if machine else "")

@@ -27,10 +27,12 @@ def markdown(name: str, table: Table, rows: Rows) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def as_markdown(grid: list[list[str]]) -> str:
-    """Return a grid of texts, the header first, as a Markdown table."""
+def as_markdown(grid: list[list[str]], *, numbers: bool = True) -> str:
+    """Return a grid of texts, the header first, as a Markdown table; numbers stand to the right."""
     header, *body = grid
-    return "\n".join([_line(header), _line(["---", *["---:"] * (len(header) - 1)]), *map(_line, body)])
+    return "\n".join(
+        [_line(header), _line(["---", *["---:" if numbers else "---"] * (len(header) - 1)]), *map(_line, body)]
+    )
 
 
 def print_table(table: Table) -> None:

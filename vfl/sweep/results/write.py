@@ -4,12 +4,13 @@ import csv
 import io
 import os
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
 from vfl.files import write_text
 from vfl.folder.sweep_results import CellRow, Pivot, PivotLine, SweepResults, save_results
-from vfl.folder.versions import commit, versions
+from vfl.folder.versions import made_with
 from vfl.sweep.cell import Row
 from vfl.sweep.plan import Cell, Plan, cell_folder
 from vfl.sweep.results import NUMBERS
@@ -17,7 +18,7 @@ from vfl.sweep.results.pictures import save_curves, save_heatmap
 from vfl.sweep.results.table import Rows, Table, pivot
 from vfl.sweep.results.text import PRICE_TITLES, markdown, price_texts
 
-FIXED = ("cell", "ended", "error", "seed", "attack.name", "attack.used", *NUMBERS)
+FIXED = ("cell", "ended", "error", "commit", "seed", "attack.name", "attack.used", *NUMBERS)
 
 
 def write_results(out: Path, plan: Plan, rows: Rows) -> Table:
@@ -48,16 +49,17 @@ def as_csv(plan: Plan, rows: Rows) -> str:
 
 
 def as_results(plan: Plan, rows: Rows, table: Table) -> SweepResults:
-    """Return everything: versions and commit, the axes, each cell's row with its config, and the table."""
+    """Return everything: versions, the axes, each cell's row with its config and commit, and the table."""
     cells = [cell for cell in plan.cells if cell.name in rows]
     beside: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
         "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "system": platform.system()},
         "axes": {axis: list(values) for axis, values in plan.axes.items()},
         "table": plan.table.model_dump(mode="json"),
     }
     return SweepResults(
         sweep=plan.name,
-        versions={**versions(), "commit": commit()},
+        versions={**made_with()},
         planned=len(plan.cells),
         rows=[_row(cell, rows[cell.name]) for cell in cells],
         pivot=_pivot(table),
@@ -101,6 +103,7 @@ def _facts(cell: Cell, row: Row) -> dict[str, Any]:
         "cell": cell.name,
         "ended": "complete" if row.complete else "failed",
         "error": row.error,
+        "commit": row.commit,
         "seed": cell.config.seed,
         "attack.name": cell.config.attack.name,
         "attack.used": list(row.used),

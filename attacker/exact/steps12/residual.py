@@ -1,21 +1,21 @@
-"""How badly a recovered pair (h, v) explains the gradients of the rounds it took part in."""
+"""How badly a pair (h, v) explains its layer's gradients: what steps I and II, and their methods, are compared by."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from attacker.exact.steps12.factors import Factors
+from vfl.maths.factors import Factors
 
 UNSURE = 1e-2
-"""A certificate above this is no evidence: cells that did not come apart, samples that hide behind others."""
+"""A residual above this is no evidence: cells that did not come apart, samples that hide behind others."""
 
 
-def certify(batches: Sequence[Tensor], factors: Sequence[Factors], h: Tensor, v: Tensor) -> Tensor:
+def residuals(batches: Sequence[Tensor], factors: Sequence[Factors], h: Tensor, v: Tensor) -> Tensor:
     """Return each sample's worst relative residual over its rounds (samples,); NaN where h is unknown.
 
     In a round the pair passes if the whole batch is explained, or if taking h v^T out of the gradient lowers its
-    rank by one. The second does not depend on the others: a wrong sample spoils no certificate but its own.
+    rank by one. The second does not depend on the others: a wrong sample spoils no residual but its own.
     """
     worst = torch.full((len(h),), -1.0, dtype=torch.float64)
     known = h.isfinite().all(dim=1)

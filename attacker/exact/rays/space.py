@@ -1,0 +1,119 @@
+"""A gradient's two spaces, that of the samples' inputs h and that of their v, in coordinates whose noise is even."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+GAP = 20.0
+"""By how much the last singular value that is used stands above the first that is not: noise blurs what is below."""
+OVER_NOISE = 30.0
+"""Coordinates whose rows are below this many times the noise of an entry say nothing."""
+ROUNDING = 1e-9
+"""The least noise assumed, as a share of the largest entry: where no singular value is left to measure it by."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """X = D_r [G | g_b] D_c = U S Y^T, cut at its rank: h = Y S e and v = U S f, with e_m S f_n = 1 if m = n, else 0.
+
+    An entry of h or v so computed has the error `noise` times |e| or |f|, whichever coordinate it is.
+    """
+
+    values: Array  # (rank,): S
+    of_h: Array  # (inputs, rank): Y S; the last row is the bias's, where its gradient was given
+    of_v: Array  # (outputs, rank): U S
+    columns: Array  # (inputs,): D_c
+    rows: Array  # (outputs,): D_r
+    seen: Mask  # (inputs,): coordinates of h that say something
+    live: Mask  # (outputs,): coordinates of v that do
+    noise: float
+    biased: bool
+
+    @property
+    def rank(self) -> int:
+        """How many samples, or mixtures of samples that share their v or their h, the gradient shows."""
+        return len(self.values)
+
+    def h(self, e: Array) -> Array:
+        """Return h (n, inputs) in the layer's own units, the bias's coordinate last where there is one."""
+        found: Array = np.where(self.seen, e @ self.of_h.T / self.columns, 0.0)
+        return found
+
+    def v(self, f: Array) -> Array:
+        """Return v (n, outputs) in the layer's own units."""
+        found: Array = f @ self.of_v.T / self.rows
+        return found
+
+
+def space_of(weight: Array, bias: Array | None, *, batch: int | None, white: bool) -> Space | None:
+    """Return the spaces of a gradient (outputs, inputs), or None where it is zero."""
+    whole = weight if bias is None else np.hstack([weight, bias[:, None]])
+    if not np.abs(whole).max(initial=0.0) > 0:
+        return None
+    scaled, rows, columns = _without_noise(whole, batch) if white else _equilibrate(whole)
+    live = np.abs(scaled).max(axis=1) > 0
+    seen = np.abs(scaled).max(axis=0) > 0
+    u, values, y = np.linalg.svd(scaled, full_matrices=False)
+    units = (int(live.sum()), int(seen.sum()))
+    rank = _above_noise(values, units, batch)[0] if white else _rank(values, min(units), batch)
+    spare = max(1, units[0] - rank) * max(1, units[1] - rank)
+    noise = max(float(np.sqrt((values[rank:] ** 2).sum() / spare)), ROUNDING * float(np.abs(scaled).max()))
+    of_h, of_v = y[:rank].T * values[:rank], u[:, :rank] * values[:rank]
+    return Space(
+        values=values[:rank],
+        of_h=of_h,
+        of_v=of_v,
+        columns=columns,
+        rows=rows,
+        seen=seen,
+        live=np.linalg.norm(of_v, axis=1) > OVER_NOISE * noise,
+        noise=noise,
+        biased=bias is not None,
+    )
+
+
+def _rank(values: Array, live: int, batch: int | None) -> int:
+    """Return where the last clear gap of the singular values is: not that at the number of live units."""
+    most = max(1, min(live - 2, batch or live))
+    gaps = values[:most] / np.maximum(values[1 : most + 1], 1e-12 * values[0]) if len(values) > most else np.ones(1)
+    clear = np.flatnonzero(gaps > GAP)
+    return int(clear[-1] if len(clear) else gaps.argmax()) + 1
+
+
+def _equilibrate(whole: Array) -> tuple[Array, Array, Array]:
+    """Return D_r G D_c with rows and columns of equal norm: rounding errors are relative, so they become even."""
+    scaled = whole.copy()
+    scaled[:, np.abs(whole).max(axis=0) <= 1e-7 * np.abs(whole).max()] = 0.0
+    rows, columns = np.ones(len(whole)), np.ones(whole.shape[1])
+    for _ in range(30):
+        norms = np.linalg.norm(scaled, axis=1)
+        norms[norms == 0] = 1.0
+        scaled /= norms[:, None]
+        rows /= norms
+        norms = np.linalg.norm(scaled, axis=0)
+        norms[norms == 0] = 1.0
+        scaled /= norms
+        columns /= norms
+    return scaled, rows, columns
+
+
+def _without_noise(whole: Array, batch: int | None) -> tuple[Array, Array, Array]:
+    """Return G without the rows and columns that are white noise alone; that noise is even already."""
+    values: Array = np.linalg.svd(whole, compute_uv=False).astype(np.float64)
+    _, noise = _above_noise(values, whole.shape, batch)
+    rows = np.linalg.norm(whole, axis=1) > 2 * noise * np.sqrt(whole.shape[1])
+    columns = np.linalg.norm(whole, axis=0) > 2 * noise * np.sqrt(whole.shape[0])
+    columns[-1] = True
+    return whole * rows[:, None] * columns, np.ones(len(whole)), np.ones(whole.shape[1])
+
+
+def _above_noise(values: Array, shape: tuple[int, ...], batch: int | None) -> tuple[int, float]:
+    """Return how many singular values are above all that white noise has, and that noise's size."""
+    rank = min(batch or min(shape) // 2, min(shape) - 1)
+    noise = float(np.sqrt((values[rank:] ** 2).sum() / (shape[0] - rank) / (shape[1] - rank)))
+    most = 1.1 * noise * (np.sqrt(shape[0]) + np.sqrt(shape[1]))  # the edge of Marchenko and Pastur's law
+    return max(1, min(rank, int((values > most).sum()))), noise
