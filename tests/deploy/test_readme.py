@@ -21,8 +21,8 @@ federation: {workers: 4, batch_size: 6, epochs: 8}
 model: {name: mlp, hidden: [16]}
 attack: {name: least_squares}
 """
-SHOWN = "  federation      4 workers"
-"""How the one block begins that shows what is printed."""
+SHOWN = ["federation", "4", "workers,"]
+"""How the one block begins that shows what is printed, word by word."""
 
 
 def sections() -> dict[str, list[list[str]]]:
@@ -31,7 +31,7 @@ def sections() -> dict[str, list[list[str]]]:
     for part in re.split(r"^## ", (ROOT / "README.md").read_text(), flags=re.M)[1:]:
         heading = part.splitlines()[0]
         blocks = [block.strip().splitlines() for block in re.findall(r"^```(?:sh)?\n(.*?)^```", part, re.M | re.S)]
-        commands = [block for block in blocks if not block[0].startswith(SHOWN.strip())]
+        commands = [block for block in blocks if block[0].split()[:3] != SHOWN]
         if commands:
             found[heading] = commands
     return found
