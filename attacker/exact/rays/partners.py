@@ -55,27 +55,34 @@ class Partner:
         return bool(abs(v @ others) > (1 - 1e-6) * np.linalg.norm(v) * np.linalg.norm(others))
 
 
-def bans(space: Space, ray: Ray, network: Network) -> tuple[Ban, ...]:
-    """Return what v cannot be: one ban, or one for each window of the length of h that is possible."""
+def bans(space: Space, ray: Ray, network: Network, known: int | None = None) -> tuple[Ban, ...]:
+    """Return what v cannot be: one ban, or one for each window of the length of h that is possible.
+
+    `known` says which of the known samples the ray is, if it is one of them.
+    """
     h = space.h(ray.e[None])[0]
     if network.cut_off is None and network.span is None:
         return ()
     if space.biased:
-        return (_ban(space, h[:-1] / h[-1] * HAIR, network),) if h[-1] > 0 else ()
+        return (_ban(space, h[:-1] / h[-1] * HAIR, network, known),) if h[-1] > 0 else ()
     samples = h / np.linalg.norm(h) * LENGTHS[:, None]
-    return tuple(_ban(space, samples[at : at + 2], network) for at in range(len(LENGTHS) - 1))
+    return tuple(_ban(space, samples[at : at + 2], network, known) for at in range(len(LENGTHS) - 1))
 
 
-def _ban(space: Space, samples: Array, network: Network) -> Ban:
-    """Return what v is at none of some samples h that are nearly one."""
+def _ban(space: Space, samples: Array, network: Network, known: int | None) -> Ban:
+    """Return what v is at none of some samples h that are nearly one; in known samples' units, it is in its own."""
     given = torch.from_numpy(samples)
+    own = np.arange(len(space.known)) == known
     if network.cut_off is not None and (network.span is None or not space.biased):  # a window has many Jacobians
-        off = network.cut_off(given).numpy().all(axis=0)
+        off = np.append(network.cut_off(given).numpy().all(axis=0), ~own)
         return Ban(space.of_v[off], int((off & space.live).sum()))
     assert network.span is not None
     of_v = space.of_v[space.live]
-    spans = np.hstack(list(network.span(given).double().numpy())) * space.rows[:, None]
-    u, values, _ = np.linalg.svd(spans[space.live], full_matrices=False)
+    spans = np.hstack(list(network.span(given).double().numpy()))
+    below = np.hstack([np.zeros((len(own), spans.shape[1])), own[:, None]])
+    spans = np.vstack([np.pad(spans, ((0, 0), (0, 1))), below]) * space.rows[:, None]
+    lengths = np.linalg.norm(spans, axis=0)
+    u, values, _ = np.linalg.svd((spans / np.where(lengths > 0, lengths, 1.0))[space.live], full_matrices=False)
     possible = u[:, values > 1e-7 * values.max(initial=0.0)]
     return Ban(of_v - possible @ (possible.T @ of_v), len(of_v) - possible.shape[1])
 

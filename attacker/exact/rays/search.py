@@ -9,7 +9,7 @@ from attacker.exact.rays.simplex import Polytope, inside
 from attacker.exact.rays.space import OVER_NOISE, Array, Space
 from attacker.exact.rays.zeros import Ray
 
-HOPS = 40
+HOPS = 6
 """Minima that one search goes to, each from the last with new weights: it takes some where h has few zeros."""
 STEPS = 40
 """Linear programs on the way to a minimum; nearly all end sooner, where no edge descends."""

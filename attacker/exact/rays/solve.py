@@ -19,7 +19,7 @@ from attacker.exact.rays.partners import CutOff, Network, Span
 from attacker.exact.rays.search import Search
 from attacker.exact.rays.space import Array, Space, space_of
 
-FAILS = 60
+FAILS = 40
 """Searches in a row that find nothing new, after which the rest is given up."""
 Progress = Callable[[int, int], None]
 
@@ -31,6 +31,7 @@ class Found:
     h: Tensor  # (found, inputs) float64, of true length where a bias gradient was given, else of unit length
     v: Tensor  # (found, outputs) float64: G = sum of v_n h_n^T as far as found; NaN where the partner is unknown
     certain: Tensor  # (found,) bool: many zeros determine h, v is possible at h, and sees nothing of it in the others
+    known: Tensor  # (found,) long: which of the known samples it is, or -1
     rank: int  # how many samples, or mixtures of samples that share their v or h, the gradient shows
 
 
@@ -44,6 +45,7 @@ def samples_of(
     seed: int,
     seconds: float = 60.0,
     white: bool = False,
+    known: Tensor | None = None,
     progress: Progress | None = None,
 ) -> Found:
     """Return the samples of a gradient (outputs, inputs) and of its bias (outputs,).
@@ -51,15 +53,18 @@ def samples_of(
     `cut_off(h)` takes (n, inputs) and says where (n, outputs) v must be zero: W h + b < 0 for a ReLU. `span(h)` says
     more: v is in the span of (n, outputs, r), the transposed Jacobian of the rest of the network at h, whatever
     gradient comes from above; with it more of larger batches is found. `white` is for a gradient with noise of one size
-    added, instead of float32's, which is relative. The number of searches in vain ends it, so that a seed gives the
+    added, instead of float32's, which is relative. `known` has h (n, inputs) of samples that are in the batch for
+    certain: those whose v is a mixture of theirs and one more sample's can be found then. The number of searches in vain ends it, so that a seed gives the
     same samples on every machine; `seconds` of this thread's computing are the last resort.
     """
     with threadpool_limits(1):
         bias_gradient = None if bias is None else bias.double().numpy()
-        space = space_of(weight.double().numpy(), bias_gradient, batch=batch, white=white)
+        given = None if known is None else known.double().numpy()
+        space = space_of(weight.double().numpy(), bias_gradient, batch=batch, white=white, known=given)
         if space is None:
             nothing = torch.zeros(0, dtype=torch.float64)
-            return Found(nothing.reshape(0, weight.shape[1]), nothing.reshape(0, weight.shape[0]), nothing.bool(), 0)
+            h, v = nothing.reshape(0, weight.shape[1]), nothing.reshape(0, weight.shape[0])
+            return Found(h, v, certain=nothing.bool(), known=nothing.long(), rank=0)
         found = Batch(space, Network(cut_off, span))
         _search(
             space, found, np.random.default_rng(seed), (time.thread_time() + seconds, progress or (lambda *_: None))
@@ -105,5 +110,6 @@ def _result(space: Space, batch: Batch) -> Found:
         h=torch.from_numpy((h[:, :-1] if space.biased else h) / lengths),
         v=torch.from_numpy(space.v(f) * lengths),
         certain=torch.tensor([sample.certain for sample in samples], dtype=torch.bool),
+        known=torch.tensor([-1 if sample.known is None else sample.known for sample in samples], dtype=torch.long),
         rank=space.rank,
     )

@@ -10,6 +10,8 @@ Mask = NDArray[np.bool_]
 
 GAP = 20.0
 """By how much the last singular value that is used stands above the first that is not: noise blurs what is below."""
+EDGE = 4.0
+"""By how much it stands above the largest singular value that is noise for certain, where the batch's size says so."""
 OVER_NOISE = 30.0
 """Coordinates whose rows are below this many times the noise of an entry say nothing."""
 ROUNDING = 1e-9
@@ -20,7 +22,8 @@ ROUNDING = 1e-9
 class Space:
     """X = D_r [G | g_b] D_c = U S Y^T, cut at its rank: h = Y S e and v = U S f, with e_m S f_n = 1 if m = n, else 0.
 
-    An entry of h or v so computed has the error `noise` times |e| or |f|, whichever coordinate it is.
+    Samples that are known stand below G, one row each, as if the layer had a unit that is active for that sample alone:
+    their h are in the space then, wherever their v hides. An entry of h or v so computed has the error `noise` times |e| or |f|, whichever coordinate it is.
     """
 
     values: Array  # (rank,): S
@@ -30,6 +33,7 @@ class Space:
     rows: Array  # (outputs,): D_r
     seen: Mask  # (inputs,): coordinates of h that say something
     live: Mask  # (outputs,): coordinates of v that do
+    known: Array  # (known, inputs): samples that are given, in the scaled coordinates of h; v's last coordinates
     noise: float
     biased: bool
 
@@ -46,14 +50,25 @@ class Space:
     def v(self, f: Array) -> Array:
         """Return v (n, outputs) in the layer's own units."""
         found: Array = f @ self.of_v.T / self.rows
-        return found
+        return found[:, : found.shape[1] - len(self.known)]
+
+    def e(self, h: Array) -> Array:
+        """Return the coordinates (n, rank) of some h in the scaled coordinates (n, inputs), of unit length."""
+        found: Array = np.linalg.lstsq(self.of_h[self.seen], h[:, self.seen].T, rcond=None)[0].T
+        return found / np.linalg.norm(found, axis=1, keepdims=True)
 
 
-def space_of(weight: Array, bias: Array | None, *, batch: int | None, white: bool) -> Space | None:
-    """Return the spaces of a gradient (outputs, inputs), or None where it is zero."""
-    whole = weight if bias is None else np.hstack([weight, bias[:, None]])
-    if not np.abs(whole).max(initial=0.0) > 0:
+def space_of(
+    weight: Array, bias: Array | None, *, batch: int | None, white: bool, known: Array | None = None
+) -> Space | None:
+    """Return the spaces of a gradient (outputs, inputs) and of known samples (n, inputs), or None where it is zero."""
+    given = np.zeros((0, weight.shape[1])) if known is None else known
+    whole, own = weight, np.abs(weight).max(initial=0.0)
+    if bias is not None:
+        whole, given = np.hstack([whole, bias[:, None]]), np.hstack([given, np.ones((len(given), 1))])
+    if not own > 0:
         return None
+    whole = np.vstack([whole, given * own / np.abs(given).max(initial=own)])  # of one size: what is small is noise
     scaled, rows, columns = _without_noise(whole, batch) if white else _equilibrate(whole)
     live = np.abs(scaled).max(axis=1) > 0
     seen = np.abs(scaled).max(axis=0) > 0
@@ -71,14 +86,21 @@ def space_of(weight: Array, bias: Array | None, *, batch: int | None, white: boo
         rows=rows,
         seen=seen,
         live=np.linalg.norm(of_v, axis=1) > OVER_NOISE * noise,
+        known=whole[len(weight) :] * columns * seen,
         noise=noise,
         biased=bias is not None,
     )
 
 
 def _rank(values: Array, live: int, batch: int | None) -> int:
-    """Return where the last clear gap of the singular values is: not that at the number of live units."""
+    """Return how many singular values stand above the noise.
+
+    Where the batch is known, all beyond its size are noise. Otherwise it is where the last clear gap is: not that at
+    the number of live units.
+    """
     most = max(1, min(live - 2, batch or live))
+    if batch is not None and batch < min(live - 2, len(values)):
+        return max(1, int((values[:batch] > EDGE * values[batch]).sum()))
     gaps = values[:most] / np.maximum(values[1 : most + 1], 1e-12 * values[0]) if len(values) > most else np.ones(1)
     clear = np.flatnonzero(gaps > GAP)
     return int(clear[-1] if len(clear) else gaps.argmax()) + 1

@@ -48,6 +48,15 @@ def sharpen(space: Space, e: Array, basis: Array | None = None) -> Ray | None:
     return None
 
 
+def given(space: Space) -> list[Ray]:
+    """Return the rays of the samples that are known."""
+    lengths = np.linalg.norm(space.known, axis=1, keepdims=True)
+    return [
+        Ray(e, space.seen & (heights == 0), heights, False)
+        for e, heights in zip(space.e(space.known), space.known / lengths, strict=True)
+    ]
+
+
 def blunt(space: Space, e: Array) -> Ray:
     """Return e as it is: a ray that is loose."""
     e = e / np.linalg.norm(e)
