@@ -1,10 +1,10 @@
-"""`exact`: with frozen parameters steps I and II are linear algebra, and two epochs give every sample away."""
+"""`exact`: one gradient gives a batch away; with frozen parameters, two epochs give every sample away, cheaper."""
 
 from pydantic import Field
 
 from attacker.exact.attack import Either, ExactAttack
 from attacker.exact.choice import Choice, Wanted, choose
-from attacker.exact.one_gradient.recover import OneGradient, OrTogether
+from attacker.exact.one_gradient.recover import OneGradient
 from attacker.interface import Attack, AttackPlugin, Lack, RefusalError, attacks
 from attacker.inversion import InversionOptions
 from vfl.observation import Setting
@@ -12,7 +12,7 @@ from vfl.observation import Setting
 
 @attacks.register("exact")
 class Exact(AttackPlugin):
-    """Intersecting subspaces (this project) or least squares, then inversion: beyond Jin et al. 2021 (CAFE)."""
+    """Rays of one gradient, intersecting subspaces or least squares, then inversion: beyond Jin et al. 2021 (CAFE)."""
 
     method: Wanted = Field(
         "auto", description="how steps I and II are solved; auto goes by the room in the layers, and by the outcome"
@@ -36,10 +36,7 @@ class Exact(AttackPlugin):
         if inversion is not None:
             inversion.check_engine()
         if choice.method == "one_gradient":
-            alone = OneGradient(setting, choice, inversion, trust_indices=self.trust_indices)
-            if choice.beside is None or inversion is None:
-                return alone
-            return OrTogether(alone, ExactAttack(setting, choice.beside, inversion))
+            return OneGradient(setting, choice, inversion, trust_indices=self.trust_indices)
         attack = ExactAttack(setting, choice, inversion)
         if choice.beside is None:
             return attack

@@ -1,5 +1,6 @@
 """One round at all workers: its samples' h and v at each, put side by side, with their labels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,35 +9,55 @@ from torch import Tensor
 
 from attacker.exact.choice import Choice
 from attacker.exact.one_gradient.kept import Seen
-from attacker.exact.rays import samples_of
+from attacker.exact.rays import Found, Known, samples_of
 from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.solve import Solved
-from attacker.exact.workers.labels import Network, join_workers
+from attacker.exact.workers.labels import Joined, Network, join_workers
 from attacker.exact.workers.tails import cut_off, possible_v
 from vfl.models.whole import WholeModel
 from vfl.observation import Setting
 from vfl.seeds import derive
 
 BELIEVED = 1e-3
-"""The share of a candidate's v that the network cannot have sent back up to which it counts, certain or not."""
+"""How far a candidate's v may be from what the network sends back for the sample that other workers have of it."""
+
+
+@dataclass(frozen=True)
+class Present:
+    """People who take part in a round for certain, at one worker."""
+
+    people: Tensor
+    known: Known
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sample as some workers show it in a round."""
+
+    h: dict[int, Tensor]
+    """By worker."""
+    label: int
+    people: frozenset[int]
+    """Who it is: the known samples that it has slices of."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one round gave away; row n of every worker is the same sample's."""
+    """What one round gave away."""
 
-    h: tuple[Tensor, ...]
-    """For each worker (rows, inputs), NaN where nothing was found."""
-    v: tuple[Tensor, ...]
-    """For each worker (rows, outputs), of the sample's own loss; NaN where unknown."""
-    labels: Tensor
-    """(rows,), -1 where unknown."""
-    misfits: Tensor
-    """(rows, workers): the share of v that the known network cannot have sent back; NaN where unknown."""
+    rows: tuple[Row, ...]
     notes: tuple[str, ...]
 
 
-def solve_batch(setting: Setting, choice: Choice, seen: Seen, model: WholeModel, *, size: int | None) -> Batch:
+def solve_batch(
+    setting: Setting,
+    choice: Choice,
+    seen: Seen,
+    model: WholeModel,
+    *,
+    size: int | None,
+    present: Sequence[Present],
+) -> Batch:
     """Return what one round gives away, by the model with its parameters; `size` is that of its batch if it is known.
 
     Candidates of one sample agree on softmax minus label, which is how those of several workers are put together.
@@ -47,17 +68,34 @@ def solve_batch(setting: Setting, choice: Choice, seen: Seen, model: WholeModel,
         tail = (network.bottoms[worker], layer.name, network.shapes[worker])
         seed = derive(setting.seed, f"rays at worker {worker}", seen.number)
         cut, span = partial(cut_off, *tail), partial(possible_v, *tail)
-        found.append(samples_of(weight, bias, cut_off=cut, span=span, batch=size, seed=seed))
-    rows, scale = max(1, *(len(own.h) for own in found)), size or setting.batch_size
-    solved = [Solved(_padded(own.h, rows, torch.nan), _padded(scale * own.v, rows, torch.nan)) for own in found]
-    joined = join_workers([Cell(tuple(range(rows)), (0,))], solved, network)
-    h, v, misfits = [], [], joined.misfits.clone()
-    for worker, (own, order) in enumerate(zip(solved, joined.orders, strict=True)):
-        doubted = ~(_padded(found[worker].certain, rows, False)[order] | (misfits[:, worker] < BELIEVED))
-        misfits[doubted, worker] = torch.nan
-        h.append(own.h[order].masked_fill(doubted[:, None], torch.nan))
-        v.append(own.v[order].masked_fill(doubted[:, None], torch.nan))
-    return Batch(tuple(h), tuple(v), joined.labels, misfits, joined.notes)
+        own = present[worker].known
+        found.append(samples_of(weight, bias, cut_off=cut, span=span, batch=size, seed=seed, known=own))
+    count, scale = max(1, *(len(own.h) for own in found)), size or setting.batch_size
+    solved = [Solved(_padded(own.h, count, torch.nan), _padded(scale * own.v, count, torch.nan)) for own in found]
+    joined = join_workers([Cell(tuple(range(count)), (0,))], solved, network)
+    return Batch(tuple(_rows(found, present, joined)), joined.notes)
+
+
+def _rows(found: Sequence[Found], present: Sequence[Present], joined: Joined) -> list[Row]:
+    """Return the samples: candidates that agree are one, others that are certain are one each."""
+    rows: list[Row] = []
+    for at in range(len(joined.labels)):
+        together: dict[int, Tensor] = {}
+        people: set[int] = set()
+        for worker, own in enumerate(found):
+            candidate = int(joined.orders[worker][at])
+            if candidate >= len(own.h):
+                continue
+            h, which = own.h[candidate], int(own.known[candidate])
+            who = set() if which < 0 else {int(present[worker].people[which])}
+            if joined.misfits[at, worker] < BELIEVED:
+                together[worker] = h
+                people |= who
+            elif own.certain[candidate] or which >= 0:
+                rows.append(Row({worker: h}, -1, frozenset(who)))
+        if together:
+            rows.append(Row(together, int(joined.labels[at]), frozenset(people)))
+    return rows
 
 
 def _padded(part: Tensor, rows: int, blank: float) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attacker.exact.one_gradient.people import People
-from attacker.exact.steps12.cells import cells_of
+from attacker.exact.one_gradient.presence import violations
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ def made_up(people: People, inside: Mapping[int, Tensor], samples: int) -> Names
 
     `inside` tells by round who was in it.
     """
-    order = (~people.sure.all(dim=1)).long().argsort(stable=True)[:samples]
+    order = (~people.sure).sum(dim=1).argsort(stable=True)[:samples]
     person = torch.full((samples,), -1)
     person[: len(order)] = order
     batches = {number: own[order].nonzero()[:, 0] for number, own in inside.items()}
@@ -35,38 +35,45 @@ def made_up(people: People, inside: Mapping[int, Tensor], samples: int) -> Names
 
 def names_of(
     people: People,
-    inside: Tensor,
+    presence: Tensor,
     batches: Mapping[int, Tensor],
     *,
     samples: int,
     labels: tuple[int, ...] | None,
 ) -> Names:
-    """Give every sample the person whose rounds (rounds, people) are its own, and whose label is if that is known."""
+    """Give every sample a person whose rounds (rounds, people) may be its own, and whose label is if that is known."""
     from scipy.optimize import linear_sum_assignment  # when it is needed: a second to import
 
     drawn = torch.zeros(len(batches), samples, dtype=torch.bool)
     for t, batch in enumerate(batches.values()):
         drawn[t, batch] = True
-    person = torch.full((samples,), -1)
-    known = None if labels is None else torch.tensor(labels)
-    first_drawn, first_inside = _first(drawn), _first(inside)
-    for t in range(len(batches)):  # only those that first turn up in the same round can be the same
-        names, candidates = (first_drawn == t).nonzero()[:, 0], (first_inside == t).nonzero()[:, 0]
-        if len(names) == 0 or len(candidates) == 0:
-            continue
-        cost = (drawn[:, names].T[:, None] != inside[:, candidates].T[None]).sum(dim=2).double()
-        cost += 0.1 * (~people.sure[candidates]).double().mean(dim=1)  # of too many the surest
-        if known is not None:
-            cost += 0.5 * (known[names][:, None] != people.labels[candidates][None])
-        rows, columns = linear_sum_assignment(cost.numpy())
-        person[names[rows]] = candidates[columns]
-    cells = [cell.samples for cell in cells_of(list(batches.values()), samples)]
+    against = violations(presence, drawn)
+    cost = 10.0 * against.T.double() + (~people.sure).double().mean(dim=1)  # of too many the surest
     if labels is not None:
-        cells = [tuple(n for n in cell if labels[n] == label) for cell in cells for label in {labels[n] for n in cell}]
-    several = tuple(cell for cell in cells if len(cell) > 1)
+        cost += torch.tensor(labels)[:, None] != people.labels
+    person = torch.full((samples,), -1)
+    if len(people):
+        rows, columns = map(torch.as_tensor, linear_sum_assignment(cost.numpy()))
+        fits = against[columns, rows] == 0
+        person[rows[fits]] = columns[fits]
+    several = exchangeable(person, against == 0, None if labels is None else torch.tensor(labels))
     return Names(person, several, batches if several else None)
 
 
-def _first(inside: Tensor) -> Tensor:
-    """Return the first round (rounds, n) that has each, -1 for none."""
-    return torch.where(inside.any(dim=0), inside.to(torch.uint8).argmax(dim=0), -1)
+def exchangeable(person: Tensor, possible: Tensor, labels: Tensor | None) -> tuple[tuple[int, ...], ...]:
+    """Return groups of samples whose people may have been mistaken for each other: nothing says which is which.
+
+    `possible` (people, samples) says who may be which sample. Where nobody was found to be a sample, those who may be
+    it count too.
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    found = person >= 0
+    may_be = torch.zeros(len(person), len(person), dtype=torch.bool)  # a sample's person is the other sample
+    may_be[found] = possible[person[found]]
+    may_be[~found] = may_be[:, ~found].T
+    if labels is not None:
+        may_be &= labels[:, None] == labels
+    count, group = connected_components(may_be.numpy(), connection="strong")
+    members = [tuple((torch.as_tensor(group) == at).nonzero()[:, 0].tolist()) for at in range(count)]
+    return tuple(own for own in members if len(own) > 1)

@@ -1,12 +1,10 @@
 """All rounds together: each batch from its own gradient, its data by step III, names from rounds that share samples."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import torch
 
 from attacker.certificate import Evidence
-from attacker.exact.attack import ExactAttack, certified
 from attacker.exact.choice import Choice
 from attacker.exact.collect import noisy
 from attacker.exact.notes import ALTERED, NOT_RECOVERED, notes_on_certificates, notes_on_models
@@ -19,9 +17,6 @@ from attacker.inversion.values import prior
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.observation import Observation, Setting
-
-ENOUGH = 0.9
-"""The share of slices from which on no other way is tried: that takes its time, and mends a few at best."""
 
 
 class OneGradient:
@@ -43,19 +38,24 @@ class OneGradient:
         if not self._kept.rounds:
             raise UserError("attack exact: no round was observed")
         search = Search(self._setting, self._choice, self._kept, self._inversion, self._trusts)
-        for wave in waves(self._kept.rounds):
+        order = list(waves(self._kept.rounds))
+        for wave in order if self._inversion else order[:1]:
             search.look(wave, progress)
-            if search.complete or self._inversion is None:
+            if search.complete:
                 break
+        more = bool(self._inversion)
+        while more and not search.complete:
+            # What one round shows is known in all, and takes others out of their mixtures: again, as long as it helps
+            more = max([search.look(wave, progress) for wave in order])
         return self._recovery(search)
 
     def _recovery(self, search: Search) -> Recovery:
-        people, names, setting = search.people, search.names(), self._setting
-        assert people is not None
+        names, setting = search.names(), self._setting
+        people = search.people
         rows = names.person
         found = people.take(rows.clamp_min(0))
         lost = rows < 0
-        for part in (*found.x, *found.h, found.residual, found.misfits):
+        for part in (*found.x, *found.h, found.residual):
             part[lost] = torch.nan
         known = None if setting.labels is None or not self._trusts else torch.tensor(setting.labels)
         labels = torch.where(lost, -1, found.labels) if known is None else known
@@ -68,7 +68,9 @@ class OneGradient:
             labels=labels,
             cells=names.cells,
             certificates=certificates,
-            rounds=tuple(sorted({*search.solved, *(seen.number for seen in search.looked if self._trusts)})),
+            rounds=tuple(
+                seen.number for at, seen in enumerate(self._kept.rounds) if self._trusts or at in search.solved
+            ),
             used=(
                 *(("indices",) if self._trusts else ()),
                 "parameters",
@@ -101,44 +103,15 @@ class OneGradient:
         yield from search.notes
 
 
-class OrTogether:
-    """One gradient each, and rounds together where that leaves many slices open: what certifies more is kept."""
-
-    def __init__(self, alone: OneGradient, together: ExactAttack) -> None:
-        self._alone, self._together = alone, together
-
-    def observe(self, observation: Observation) -> None:
-        """Show both a round."""
-        self._alone.observe(observation)
-        self._together.observe(observation)
-
-    def recover(self, progress: Progress) -> Recovery:
-        """Recover by one gradient each; by subspaces too if fewer than `ENOUGH` of the slices are found."""
-        first = self._alone.recover(progress)
-        assert first.slices is not None
-        found = torch.stack([part.flatten(1).isfinite().all(dim=1) for part in first.slices])
-        if float(found.double().mean()) >= ENOUGH:
-            return first
-        try:
-            second = self._together.recover(progress)
-        except UserError as error:  # a run that ended early
-            return replace(first, notes=(*first.notes, f"By subspaces nothing more: {error}."))
-        kept, other, names = first, second, ("one gradient each", "subspaces")
-        if certified(second) >= certified(first):
-            kept, other, names = second, first, names[::-1]
-        note = f"Of two ways the one that certifies more is kept: {names[0]}, {certified(kept)} slices"
-        return replace(kept, notes=(*kept.notes, f"{note}; {names[1]}, {certified(other)}."))
-
-
-def waves(rounds: Sequence[Seen]) -> Iterator[list[Seen]]:
+def waves(rounds: Sequence[Seen]) -> Iterator[list[int]]:
     """Yield rounds that follow each other and share no index: an epoch, or what comes before an index comes again."""
-    wave: list[Seen] = []
+    wave: list[int] = []
     met: set[int] = set()
-    for seen in rounds:
+    for at, seen in enumerate(rounds):
         own = set(seen.batch.tolist())
         if met & own:
             yield wave
             wave, met = [], set()
-        wave.append(seen)
+        wave.append(at)
         met |= own
     yield wave

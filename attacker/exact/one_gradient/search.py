@@ -1,4 +1,4 @@
-"""The search for all samples: rounds that hide one are solved, what they show is inverted, the known recognised."""
+"""The search for all samples: each round by its own gradient, then again with what others showed of its samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,18 +7,26 @@ import torch
 from torch import Tensor
 
 from attacker.exact.choice import Choice
-from attacker.exact.one_gradient.batch import Batch, solve_batch
-from attacker.exact.one_gradient.kept import Kept, Seen
+from attacker.exact.one_gradient.batch import Batch, Present, Row, solve_batch
+from attacker.exact.one_gradient.kept import Kept
 from attacker.exact.one_gradient.names import Names, made_up, names_of
-from attacker.exact.one_gradient.people import People
+from attacker.exact.one_gradient.people import SAME, People
+from attacker.exact.one_gradient.presence import Presence, namesakes, twins
+from attacker.exact.rays import Known
 from attacker.exact.step_three import step_three
-from attacker.exact.steps12.cells import cells_of
 from attacker.interface import Progress
 from attacker.inversion import InversionOptions
+from attacker.inversion.values import in_levels
 from vfl.device import one_thread
-from vfl.maths.factors import Factors, factorize
 from vfl.models.whole import WholeModel, known_model
 from vfl.observation import Setting
+
+ROOM = 1.2
+"""By how much an h that is not zero must outnumber a slice's values to determine them."""
+UNSURE = 0.02
+"""The residual that stands for that of a slice which explains its h, and is not the only one that does."""
+NEAR = 0.05
+"""The residual from which on a slice says nothing of the sample: what it was made from is no sample's h."""
 
 
 @dataclass
@@ -31,126 +39,171 @@ class Search:
     inversion: InversionOptions | None
     trusts: bool
     """Whether the indices are the workers' own, too."""
-    people: People | None = None
-    present: dict[int, Tensor] = field(default_factory=dict)
-    """By round: which people take part in it, as many as there were when it was looked at."""
-    looked: list[Seen] = field(default_factory=list)
-    solved: list[int] = field(default_factory=list)
-    settled: bool = False
-    """Whether a look at rounds that hide something showed nothing new."""
+    people: People = field(init=False)
+    presence: Presence = field(init=False)
+    solved: dict[int, int] = field(default_factory=dict)
+    """By round: how many dimensions its known samples had added to its spaces when it was last solved."""
     notes: dict[str, None] = field(default_factory=dict)
+    _failed: dict[tuple[int, int], list[Tensor]] = field(default_factory=dict)
+    """By round and worker: directions that no data explain."""
 
-    def look(self, wave: Sequence[Seen], progress: Progress) -> None:
-        """Look at some rounds that share no index."""
-        batches: list[tuple[Seen, Batch]] = []
+    def __post_init__(self) -> None:
+        acceptable = self.inversion.acceptable if self.inversion else 0.0
+        self.people = People.nobody(self.setting, self.choice, acceptable)
+        self.presence = Presence(self.kept, self.choice, self.setting.samples, self.trusts)
+
+    def look(self, wave: Sequence[int], progress: Progress) -> bool:
+        """Solve those of some rounds, which share no index, that promise something new; tell if there was any."""
+        self._identify(wave)
+        batches: list[tuple[int, Batch]] = []
         with one_thread():
-            for done, seen in enumerate(wave):
-                if self._hides(seen):
+            for done, at in enumerate(wave):
+                present = [self._present(at, worker) for worker in range(self.setting.workers)]
+                if self._promising(at, present):
+                    seen = self.kept.rounds[at]
                     size = len(seen.batch) if self.trusts else None
-                    batches.append((seen, solve_batch(self.setting, self.choice, seen, self._model(seen), size=size)))
+                    model = self._model(at)
+                    batches.append(
+                        (at, solve_batch(self.setting, self.choice, seen, model, size=size, present=present))
+                    )
                 progress("one gradient each", done + 1, len(wave))
-        self.looked += wave
-        self.solved += [seen.number for seen, _ in batches]
-        if batches and not self._add(batches, progress):
-            self.settled = True
-        for seen in wave:  # nothing was known before: who was found in a round is there, and nowhere else in the wave
-            if self.people is not None and seen.number not in self.present:
-                self.present[seen.number] = self.people.born == seen.number
+        before = self._count()
+        for at, batch in batches:
+            self.notes.update(dict.fromkeys(batch.notes))
+            for row in batch.rows:
+                for person in row.people:
+                    self.presence.of[at, person] = 1
+        self._add([(at, row) for at, batch in batches for row in batch.rows], progress)
+        return self._count() > before
+
+    def _count(self) -> tuple[int, int]:
+        """Return what more of is progress."""
+        return int(self.people.sure.sum()), int((self.presence.of != 0).sum())
 
     @property
     def complete(self) -> bool:
         """Whether every sample is known, and which is which as far as rounds can tell."""
-        if self.people is None or len(self.people) < self.setting.samples:
+        done = len(self.people) >= self.setting.samples and bool(self.people.sure.all())
+        return done and (not self.trusts or bool((self.presence.of != 0).all()))
+
+    def _model(self, at: int) -> WholeModel:
+        return known_model(self.setting, self.kept.versions[self.kept.rounds[at].version]).eval()
+
+    def _identify(self, wave: Sequence[int]) -> None:
+        """Find out who takes part in some rounds, and who is who."""
+        if not len(self.people):
+            return
+        distinctive = self.people.distinctive()
+        for at in wave:
+            if bool((self.presence.of[at] == 0).any()):
+                self.presence.look(at, self.people, distinctive, self._model(at))
+        alike = self.people.alike()
+        if not self.trusts:
+            self._merge(alike.triu(1).nonzero().tolist())
+            return
+        self._merge(twins(alike, self.presence.of))
+        self._merge(namesakes(self.presence.names()))
+
+    def _merge(self, groups: Sequence[Sequence[int]]) -> Tensor:
+        self.people, place = self.people.merged(groups)
+        self.presence.merge(place)
+        return place
+
+    def _present(self, at: int, worker: int) -> Present:
+        """Return who takes part in a round, with slices at a worker that are exact."""
+        who = ((self.presence.of[at] == 1) & self.people.exact[:, worker]).nonzero()[:, 0]
+        exact = self._on_levels(self.people.x[worker][who])
+        return Present(who, Known(self.people.representations(self._model(at), self.choice, worker, who), exact))
+
+    def _on_levels(self, x: Tensor) -> Tensor:
+        """Tell which slices have values that pixels can have, and no others: what is off by a little has not."""
+        rounded = in_levels(x, self.inversion.levels) if self.inversion else None
+        if rounded is None:
+            return torch.zeros(len(x), dtype=torch.bool)
+        return ((x - rounded).abs() < 1e-6).flatten(1).all(dim=1)
+
+    def _promising(self, at: int, present: Sequence[Present]) -> bool:
+        """Tell whether a round was not solved yet, or its known samples now take more out of its mixtures."""
+        size = len(self.kept.rounds[at].batch)
+        added, complete = 0, self.trusts
+        for own, factors in zip(present, self.presence.factors(at), strict=True):
+            complete &= len(own.people) == size
+            apart = own.known.h / own.known.h.norm(dim=1, keepdim=True).clamp_min(1e-12)
+            apart = apart - apart @ factors.left @ factors.left.T
+            added += int((torch.linalg.svdvals(apart) > 1e-3).sum()) if len(apart) else 0
+        if complete or added <= self.solved.get(at, -1):
             return False
-        cells = cells_of([seen.batch for seen in self.looked], self.setting.samples)
-        return bool(self.people.sure.all()) and (not self.trusts or len(cells) == self.setting.samples)
-
-    def _model(self, seen: Seen) -> WholeModel:
-        return known_model(self.setting, self.kept.versions[seen.version]).eval()
-
-    def _factors(self, seen: Seen) -> list[Factors]:
-        return [factorize(weight, bias, len(seen.batch)) for weight, bias in seen.gradients]
-
-    def _hides(self, seen: Seen) -> bool:
-        """Tell whether a round has a sample that is not known, or a slice of a known one that is not."""
-        if self.people is None:
-            return True
-        known = len(self.people) >= self.setting.samples and bool(self.people.sure.all())
-        if known and not self.trusts:
-            return False
-        factors = self._factors(seen)
-        inside = self.people.members(factors, self._model(seen), self.choice)
-        self.present[seen.number] = inside
-        hidden = int(inside.sum()) < max(own.rank for own in factors) or not bool(self.people.sure[inside].all())
-        return hidden and not known and not self.settled
-
-    def _add(self, batches: Sequence[tuple[Seen, Batch]], progress: Progress) -> bool:
-        """Invert what is new, or better, in some rounds."""
-        rows: list[tuple[int, int, int]] = []  # of the batch, in it, of the person met again or -1
-        for at, (seen, batch) in enumerate(batches):
-            who = torch.full((len(batch.labels),), -1)
-            if self.people is not None:
-                who = self.people.recognised(batch, self._model(seen), self.choice, self.present[seen.number])
-            visible = torch.stack([h.isfinite().all(dim=1) for h in batch.h], dim=1)
-            for row, person in enumerate(who.tolist()):
-                wanted = visible[row] if person < 0 or self.people is None else visible[row] & ~self.people.sure[person]
-                if bool(wanted.any()):
-                    rows.append((at, row, person))
-            self.notes.update(dict.fromkeys(batch.notes))
-        if not rows:
-            return False
-        found = self._invert(batches, rows, progress)
-        again = torch.tensor([person for *_, person in rows])
-        if self.people is None:
-            self.people = found
-        else:
-            self.people.better(again[again >= 0], found.take((again >= 0).nonzero()[:, 0]))
-            self.people = self.people.joined(found.take((again < 0).nonzero()[:, 0]))
-        if not self.trusts:  # rounds that claim to share no sample may
-            self.people = self.people.take(self.people.distinct())
+        self.solved[at] = added
         return True
 
-    def _invert(
-        self, batches: Sequence[tuple[Seen, Batch]], rows: Sequence[tuple[int, int, int]], progress: Progress
-    ) -> People:
-        """Return the data of some rows of the batches."""
-        workers, versions = range(self.setting.workers), sorted({seen.version for seen, _ in batches})
-        h = tuple(torch.stack([batches[at][1].h[worker][row] for at, row, _ in rows]) for worker in workers)
-        version_of = torch.tensor([versions.index(batches[at][0].version) for at, *_ in rows])
+    def _add(self, rows: Sequence[tuple[int, Row]], progress: Progress) -> None:
+        """Invert what is new in some rounds."""
+        place = self._merge([sorted(row.people) for _, row in rows if row.people])  # slices that agree are one's
+        wanted: list[tuple[int, Row, dict[int, Tensor], int]] = []
+        for at, row in rows:
+            person = int(place[next(iter(row.people))]) if row.people else -1
+            new = {
+                worker: h
+                for worker, h in row.h.items()
+                if not (person >= 0 and self.people.sure[person, worker]) and not self._fails(at, worker, h)
+            }
+            if new:
+                wanted.append((at, row, new, person))
+            elif person >= 0 and row.label >= 0:
+                self.people.labels[person] = row.label
+        if not wanted:
+            return
+        found = self._invert(wanted, progress)
+        for n, (at, _, new, person) in enumerate(wanted):
+            for worker, h in new.items():
+                if not found.sure[n, worker]:
+                    self._failed.setdefault((at, worker), []).append(h / h.norm())
+            if not bool((found.residual[n] < NEAR).any()):
+                continue
+            self.people = self.people.joined(found.take(torch.tensor([n])))
+            self.presence.add(at, 1)
+            if person >= 0:
+                self._merge([[person, len(self.people) - 1]])
+
+    def _fails(self, at: int, worker: int, h: Tensor) -> bool:
+        """Tell whether it was tried before, and no data explain it."""
+        return any(float(h @ other) > (1 - SAME**2) * float(h.norm()) for other in self._failed.get((at, worker), ()))
+
+    def _invert(self, wanted: Sequence[tuple[int, Row, dict[int, Tensor], int]], progress: Progress) -> People:
+        """Return the data of new slices."""
+        rounds = self.kept.rounds
+        versions = sorted({rounds[at].version for at, *_ in wanted})
+        blank = [torch.full((layer.inputs,), torch.nan, dtype=torch.float64) for layer in self.choice.layers]
+        h = tuple(
+            torch.stack([new.get(worker, nothing) for *_, new, _ in wanted]) for worker, nothing in enumerate(blank)
+        )
         inverted = step_three(
-            self.setting, self.choice, list(self._model(batches[0][0]).bottoms), h, options=self.inversion,
+            self.setting, self.choice, list(self._model(wanted[0][0]).bottoms), h, options=self.inversion,
             cells=(), progress=progress, versions=[self.kept.versions[version] for version in versions],
-            version_of=version_of,
+            version_of=torch.tensor([versions.index(rounds[at].version) for at, *_ in wanted]),
         )  # fmt: skip
-        blank = (torch.full((len(rows), *box.shape), torch.nan) for box in self.setting.boxes)
+        none = torch.where(torch.stack([own.isfinite().all(dim=1) for own in h], dim=1), 0.0, torch.nan)
+        residual = inverted.residual if inverted else none
+        unknown = (torch.full((len(wanted), *box.shape), torch.nan) for box in self.setting.boxes)
+        x = inverted.slices if inverted else tuple(unknown)
+        for worker, own in enumerate(x):
+            own[residual[:, worker] >= NEAR] = torch.nan
+            loose = (h[worker] > 0).sum(dim=1) < ROOM * own[0].numel()
+            loose &= ~self._on_levels(own) & (residual[:, worker] < UNSURE)
+            residual[loose, worker] = UNSURE
         return People(
-            x=inverted.slices if inverted else tuple(blank),
+            x=x,
             h=h,
-            residual=inverted.residual if inverted else torch.full((len(rows), len(workers)), torch.nan),
-            misfits=torch.stack([batches[at][1].misfits[row] for at, row, _ in rows]),
-            labels=torch.stack([batches[at][1].labels[row] for at, row, _ in rows]),
-            born=torch.tensor([batches[at][0].number for at, *_ in rows]),
-            acceptable=self.inversion.acceptable if self.inversion else 0.0,
+            residual=torch.where(residual < NEAR, residual, torch.nan),
+            labels=torch.tensor([row.label for _, row, *_ in wanted]),
+            acceptable=self.people.acceptable,
         )
 
     def names(self) -> Names:
         """Tell which sample each person is."""
-        assert self.people is not None
-        samples, labels = self.setting.samples, self.setting.labels
+        rounds, samples = self.kept.rounds, self.setting.samples
+        self._identify(range(len(rounds)))
         if not self.trusts:
-            rounds = [seen for seen in self.looked if seen.number in self.solved]
-            return made_up(self.people, {seen.number: self._inside(seen, 0) for seen in rounds}, samples)
-        inside = [
-            torch.cat([self.present[seen.number], self._inside(seen, len(self.present[seen.number]))])
-            for seen in self.looked
-        ]
-        batches = {seen.number: seen.batch for seen in self.looked}
-        return names_of(self.people, torch.stack(inside), batches, samples=samples, labels=labels)
-
-    def _inside(self, seen: Seen, first: int) -> Tensor:
-        """Tell which people, from the first-th on, take part in a round."""
-        assert self.people is not None
-        rest = self.people.take(torch.arange(first, len(self.people)))
-        if len(rest) == 0:
-            return torch.zeros(0, dtype=torch.bool)
-        return rest.members(self._factors(seen), self._model(seen), self.choice)
+            return made_up(self.people, {rounds[at].number: self.presence.of[at] == 1 for at in self.solved}, samples)
+        batches = {seen.number: seen.batch for seen in rounds}
+        return names_of(self.people, self.presence.of, batches, samples=samples, labels=self.setting.labels)

@@ -14,6 +14,8 @@ CLEAN = 1e-2
 """How much of it an h may have that others are judged by: rounding leaves less, a ray that is no sample's has more."""
 FIRST_SHARE, LEAST_SHARE = 0.6, 0.15
 """A ray needs this share of the most zeros that another has; less and less where searches fail."""
+RECOGNISED = 1 - 1e-5
+"""The cosine from which on a ray is that of a known sample."""
 SUSPECTS = 4
 """Of rays whose partners contradict each other, how many are tried as the false one, those with the fewest zeros."""
 
@@ -43,7 +45,7 @@ class Batch:
         self.pairs: list[Sample] = []
         self.waiting: list[Sample] = []
         self.share = FIRST_SHARE
-        for at, ray in enumerate(given(space)):
+        for at, ray in given(space).items():
             self.waiting.append(Sample(ray, bans(space, ray, network, at), known=at))
         self.settle()
 
@@ -158,6 +160,14 @@ class Batch:
     def finish(self) -> None:
         """Mend the pairs' h by the others' v, and say which are certain."""
         self.pairs = [self._mended(at) for at in range(len(self.pairs))]
+        self.pairs, self.waiting = ([self._recognised(sample) for sample in own] for own in (self.pairs, self.waiting))
+
+    def _recognised(self, sample: Sample) -> Sample:
+        """Say which known sample it is, if it is one of those that were left out."""
+        alike = self._space.known @ sample.ray.heights
+        if sample.known is not None or not len(alike) or alike.max() < RECOGNISED:
+            return sample
+        return replace(sample, known=int(alike.argmax()))
 
     def _mended(self, at: int) -> Sample:
         """Return a pair whose h has nothing of another sample: e S f = 0 for all partners f but its own."""

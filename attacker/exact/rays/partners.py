@@ -72,7 +72,7 @@ def bans(space: Space, ray: Ray, network: Network, known: int | None = None) -> 
 def _ban(space: Space, samples: Array, network: Network, known: int | None) -> Ban:
     """Return what v is at none of some samples h that are nearly one; in known samples' units, it is in its own."""
     given = torch.from_numpy(samples)
-    own = np.arange(len(space.known)) == known
+    own = space.below == known
     if network.cut_off is not None and (network.span is None or not space.biased):  # a window has many Jacobians
         off = np.append(network.cut_off(given).numpy().all(axis=0), ~own)
         return Ban(space.of_v[off], int((off & space.live).sum()))
@@ -90,6 +90,8 @@ def _ban(space: Space, samples: Array, network: Network, known: int | None) -> B
 def partner_of(space: Space, ray: Ray, own: tuple[Ban, ...], basis: Array) -> Partner | None:
     """Return the partner f in the span of the basis (rank, k), or None where too little is banned to tell."""
     k = basis.shape[1]
+    if k == 0:  # more samples are said to be known than the gradient shows
+        return None
     found = [
         _partner(space, ray, ban, basis) for ban in own if ban.count >= 1.1 * (k - 1) + 4 or len(ban.part) >= k == 1
     ]

@@ -17,11 +17,19 @@ from torch import Tensor
 from attacker.exact.rays.batch import FIRST_SHARE, LEAST_SHARE, Batch
 from attacker.exact.rays.partners import CutOff, Network, Span
 from attacker.exact.rays.search import Search
-from attacker.exact.rays.space import Array, Space, space_of
+from attacker.exact.rays.space import Array, Given, Space, space_of
 
 FAILS = 40
 """Searches in a row that find nothing new, after which the rest is given up."""
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Samples that are in a batch for certain."""
+
+    h: Tensor  # (n, inputs)
+    exact: Tensor  # (n,) bool: whose h has no error but rounding, so that it sharpens what the gradient blurs
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ def samples_of(
     seed: int,
     seconds: float = 60.0,
     white: bool = False,
-    known: Tensor | None = None,
+    known: Known | None = None,
     progress: Progress | None = None,
 ) -> Found:
     """Return the samples of a gradient (outputs, inputs) and of its bias (outputs,).
@@ -53,14 +61,14 @@ def samples_of(
     `cut_off(h)` takes (n, inputs) and says where (n, outputs) v must be zero: W h + b < 0 for a ReLU. `span(h)` says
     more: v is in the span of (n, outputs, r), the transposed Jacobian of the rest of the network at h, whatever
     gradient comes from above; with it more of larger batches is found. `white` is for a gradient with noise of one size
-    added, instead of float32's, which is relative. `known` has h (n, inputs) of samples that are in the batch for
-    certain: those whose v is a mixture of theirs and one more sample's can be found then. The number of searches in vain ends it, so that a seed gives the
-    same samples on every machine; `seconds` of this thread's computing are the last resort.
+    added, instead of float32's, which is relative. `known` has samples that are in the batch for certain: others, whose
+    v is a mixture of theirs, can be found then. The number of searches in vain ends it, so that a seed gives the same
+    samples on every machine; `seconds` of this thread's computing are the last resort.
     """
     with threadpool_limits(1):
         bias_gradient = None if bias is None else bias.double().numpy()
-        given = None if known is None else known.double().numpy()
-        space = space_of(weight.double().numpy(), bias_gradient, batch=batch, white=white, known=given)
+        given = None if known is None else Given(known.h.double().numpy(), known.exact.numpy())
+        space = space_of(weight.double().numpy(), bias_gradient, batch=batch, white=white, given=given)
         if space is None:
             nothing = torch.zeros(0, dtype=torch.float64)
             h, v = nothing.reshape(0, weight.shape[1]), nothing.reshape(0, weight.shape[0])

@@ -12,6 +12,8 @@ GAP = 20.0
 """By how much the last singular value that is used stands above the first that is not: noise blurs what is below."""
 EDGE = 4.0
 """By how much it stands above the largest singular value that is noise for certain, where the batch's size says so."""
+BESIDE = 5e-3
+"""The share of a known sample beside a gradient's space that may be its error."""
 OVER_NOISE = 30.0
 """Coordinates whose rows are below this many times the noise of an entry say nothing."""
 ROUNDING = 1e-9
@@ -19,11 +21,21 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
+class Given:
+    """Samples that are known, and which of them have no error but rounding."""
+
+    h: Array  # (n, inputs)
+    exact: Mask  # (n,)
+
+
+@dataclass(frozen=True)
 class Space:
     """X = D_r [G | g_b] D_c = U S Y^T, cut at its rank: h = Y S e and v = U S f, with e_m S f_n = 1 if m = n, else 0.
 
     Samples that are known stand below G, one row each, as if the layer had a unit that is active for that sample alone:
-    their h are in the space then, wherever their v hides. An entry of h or v so computed has the error `noise` times |e| or |f|, whichever coordinate it is.
+    their h are in the space then, wherever their v hides.
+
+    An entry of h or v so computed has the error `noise` times |e| or |f|, whichever coordinate it is.
     """
 
     values: Array  # (rank,): S
@@ -33,7 +45,8 @@ class Space:
     rows: Array  # (outputs,): D_r
     seen: Mask  # (inputs,): coordinates of h that say something
     live: Mask  # (outputs,): coordinates of v that do
-    known: Array  # (known, inputs): samples that are given, in the scaled coordinates of h; v's last coordinates
+    known: Array  # (known, inputs): samples that are given, scaled as h is, of unit length
+    below: NDArray[np.int64]  # (m,): which of them stand below the gradient, and are v's last coordinates
     noise: float
     biased: bool
 
@@ -50,28 +63,40 @@ class Space:
     def v(self, f: Array) -> Array:
         """Return v (n, outputs) in the layer's own units."""
         found: Array = f @ self.of_v.T / self.rows
-        return found[:, : found.shape[1] - len(self.known)]
+        return found[:, : found.shape[1] - len(self.below)]
 
     def e(self, h: Array) -> Array:
         """Return the coordinates (n, rank) of some h in the scaled coordinates (n, inputs), of unit length."""
-        found: Array = np.linalg.lstsq(self.of_h[self.seen], h[:, self.seen].T, rcond=None)[0].T
-        return found / np.linalg.norm(found, axis=1, keepdims=True)
+        found = np.linalg.lstsq(self.of_h[self.seen], h[:, self.seen].T, rcond=None)[0].T
+        unit: Array = (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float64)
+        return unit
 
 
 def space_of(
-    weight: Array, bias: Array | None, *, batch: int | None, white: bool, known: Array | None = None
+    weight: Array,
+    bias: Array | None,
+    *,
+    batch: int | None,
+    white: bool,
+    given: Given | None = None,
 ) -> Space | None:
-    """Return the spaces of a gradient (outputs, inputs) and of known samples (n, inputs), or None where it is zero."""
-    given = np.zeros((0, weight.shape[1])) if known is None else known
-    whole, own = weight, np.abs(weight).max(initial=0.0)
-    if bias is not None:
-        whole, given = np.hstack([whole, bias[:, None]]), np.hstack([given, np.ones((len(given), 1))])
-    if not own > 0:
+    """Return the spaces of a gradient (outputs, inputs) and of known samples (n, inputs), or None where it is zero.
+
+    Samples that are not `exact`, and nearly in the gradient's space, are left out: their errors would blur it.
+    """
+    whole = weight if bias is None else np.hstack([weight, bias[:, None]])
+    if not np.abs(whole).max(initial=0.0) > 0:
         return None
-    whole = np.vstack([whole, given * own / np.abs(given).max(initial=own)])  # of one size: what is small is noise
     scaled, rows, columns = _without_noise(whole, batch) if white else _equilibrate(whole)
-    live = np.abs(scaled).max(axis=1) > 0
     seen = np.abs(scaled).max(axis=0) > 0
+    known, below = np.zeros((0, whole.shape[1])), np.zeros(0, dtype=np.int64)
+    if given is not None and len(given.h):
+        known = (given.h if bias is None else np.hstack([given.h, np.ones((len(given.h), 1))])) * columns * seen
+        lengths = np.linalg.norm(known, axis=1)
+        known /= lengths[:, None]
+        below = np.flatnonzero(given.exact | ~_within(known, scaled, batch, white))
+        scaled, rows = np.vstack([scaled, known[below]]), np.append(rows, 1 / lengths[below])
+    live = np.abs(scaled).max(axis=1) > 0
     u, values, y = np.linalg.svd(scaled, full_matrices=False)
     units = (int(live.sum()), int(seen.sum()))
     rank = _above_noise(values, units, batch)[0] if white else _rank(values, min(units), batch)
@@ -86,10 +111,20 @@ def space_of(
         rows=rows,
         seen=seen,
         live=np.linalg.norm(of_v, axis=1) > OVER_NOISE * noise,
-        known=whole[len(weight) :] * columns * seen,
+        known=known,
+        below=below,
         noise=noise,
         biased=bias is not None,
     )
+
+
+def _within(known: Array, scaled: Array, batch: int | None, white: bool) -> Mask:
+    """Tell of which known samples (n, inputs) so little is beside the gradient's space that it may be their error."""
+    _, values, y = np.linalg.svd(scaled, full_matrices=False)
+    units = (int((np.abs(scaled).max(axis=1) > 0).sum()), int((np.abs(scaled).max(axis=0) > 0).sum()))
+    rank = _above_noise(values, units, batch)[0] if white else _rank(values, min(units), batch)
+    inside: Mask = np.linalg.norm(known - known @ y[:rank].T @ y[:rank], axis=1) < BESIDE
+    return inside
 
 
 def _rank(values: Array, live: int, batch: int | None) -> int:

@@ -48,13 +48,12 @@ def sharpen(space: Space, e: Array, basis: Array | None = None) -> Ray | None:
     return None
 
 
-def given(space: Space) -> list[Ray]:
-    """Return the rays of the samples that are known."""
-    lengths = np.linalg.norm(space.known, axis=1, keepdims=True)
-    return [
-        Ray(e, space.seen & (heights == 0), heights, False)
-        for e, heights in zip(space.e(space.known), space.known / lengths, strict=True)
-    ]
+def given(space: Space) -> dict[int, Ray]:
+    """Return the rays of the known samples that stand below the gradient."""
+    own = space.known[space.below]
+    zeros = space.seen & (own <= 8 * space.noise)
+    each = zip(space.below.tolist(), space.e(own), zeros, own, strict=True)
+    return {at: Ray(e, cut, heights, loose=False) for at, e, cut, heights in each}
 
 
 def blunt(space: Space, e: Array) -> Ray:

@@ -20,6 +20,8 @@ UNKNOWN_COST = 1e-2
 """The cost of a candidate that says nothing of u: worse than any true match, better than any false one."""
 ROUNDING = 1e-7
 """Relative misfit below which nothing can be told any more. Samples of one label may differ by little above it."""
+UNFIT = 1e30
+"""The misfit of what cannot be judged, so that it is taken last, but still only once."""
 MOST = 70_000
 """Combinations that are all tried; with more, exchanges of two candidates are."""
 
@@ -189,7 +191,7 @@ def rearrange(forward: Forward, count: int, workers: int) -> Tensor:
 def _greedy(forward: Forward, count: int, workers: int) -> Tensor:
     """Try all combinations and take the best that are left, one after the other: true ones fit by far the best."""
     choices = torch.cartesian_prod(*[torch.arange(count)] * workers).reshape(-1, workers)
-    misfit = torch.cat([forward.best(some)[0] for some in choices.split(5_000)]).nan_to_num(torch.inf)
+    misfit = torch.cat([forward.best(some)[0] for some in choices.split(5_000)]).nan_to_num(UNFIT)
     taken = []
     for _ in range(count):
         best = choices[int(misfit.argmin())]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from attacker.exact.rays import samples_of
+from attacker.exact.rays import Known, samples_of
 from tests.attacker.exact.rays.networks import case, right, wrong_yet_certain
 
 
@@ -52,6 +52,38 @@ def test_samples_with_one_v_are_found_as_their_mixture_and_the_others_as_they_ar
     mixture = (whole.h[0] + 0.5 * whole.h[1]) / 1.5
     assert found.rank == 9
     assert right(found, torch.cat([mixture[None], whole.h[2:]])).all()
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 10**6), shared=st.integers(2, 4))
+def test_what_is_hidden_behind_known_samples_is_found(seed: int, shared: int) -> None:
+    whole = case(12, seed=seed)
+    v = whole.v.clone()
+    v[:shared] = v[:1] * torch.linspace(0.5, 1.5, shared)[:, None]  # one direction of v: their mixture alone shows
+    weight, bias = (v.T @ whole.h).float(), v.sum(dim=0).float()
+    blind = samples_of(weight, bias, cut_off=None, batch=12, seed=0)
+    assert blind.rank == 13 - shared
+    assert not right(blind, whole.h[:shared]).any()
+    given_ = Known(whole.h[: shared - 1].float(), torch.ones(shared - 1, dtype=torch.bool))
+    found = samples_of(weight, bias, cut_off=None, batch=12, seed=0, known=given_)
+    assert found.rank == 12
+    assert right(found, whole.h[shared - 1 :]).all()
+    assert sorted(found.known[found.known >= 0].tolist()) == list(range(shared - 1))
+
+
+def test_known_samples_that_the_gradient_shows_anyway_are_recognised_and_blur_nothing() -> None:
+    whole = case(12, seed=12)
+    h = whole.h[:3] * (1 + 1e-4 * torch.randn(3, 300, generator=torch.Generator().manual_seed(0)))
+    found = samples_of(
+        whole.weight,
+        whole.bias,
+        cut_off=whole.cut_off,
+        batch=12,
+        seed=0,
+        known=Known(h, torch.zeros(3, dtype=torch.bool)),
+    )
+    assert right(found, whole.h, 1e-5).all()
+    assert sorted(found.known.tolist()) == [*[-1] * 9, 0, 1, 2]
 
 
 def test_samples_that_are_alike_are_one_with_the_sum_of_their_v() -> None:
