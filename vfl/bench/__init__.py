@@ -11,6 +11,7 @@ BENCHES = {
     "faults": "vfl.bench.faults:bench_faults",
     "load": "vfl.bench.load:bench_load",
     "scale": "vfl.bench.scale:bench_scale",
+    "shown": "vfl.bench.shown:bench_shown",
     "certificates": "vfl.bench.certificates:bench_certificates",
 }
 """Each by its name, imported when it is asked for."""
