@@ -1,14 +1,26 @@
 """A run's folder: its files, each with the module that writes and reads it, and how it is cleared for another run."""
 
+import os
 from pathlib import Path
 
 from vfl.files import remove
 
 _FILES = ("summary.json", "recovered.npz", "model.pt", "report.html", "rows.json", "rows.csv")
-_FOLDERS: dict[str, tuple[str, ...]] = {"snapshots": ("*.npz",)}
+_FOLDERS: dict[str, tuple[str, ...]] = {"snapshots": ("*.npz",), "waiting": ("*.safetensors",)}
 _KEPT_FILES = ("journal.jsonl",)
 _KEPT_FOLDERS = {"transcript": ("*.safetensors", "meta.json"), "checkpoints": ("*.safetensors",)}
 """What a run leaves in its folder, and what of it a run that is resumed goes on with."""
+
+
+def holds_run(out: Path) -> bool:
+    """Tell whether an earlier run left anything in a folder that `clear_run` would remove."""
+    names = (*_FILES, *_KEPT_FILES, "events")
+    folders = (_FOLDERS | _KEPT_FOLDERS).items()
+    return (
+        any(os.path.lexists(out / name) for name in names)
+        or any(out.glob("*.png"))
+        or any(True for name, patterns in folders for pattern in patterns for _ in (out / name).glob(pattern))
+    )
 
 
 def clear_run(out: Path, resumed: bool = False) -> None:

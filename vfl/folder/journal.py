@@ -18,6 +18,8 @@ from vfl.files import refuse_irregular
 from vfl.limits import JOURNAL_BYTES, LINE_BYTES
 
 NAME = "journal.jsonl"
+STARTING = "starting.jsonl"
+"""The journal of a run that may still be refused, beside the results of the one before."""
 VERSION = 1
 EVERY_SECONDS = 0.2
 """The least time between two lines of rounds, or of one step."""
@@ -30,8 +32,11 @@ Line = dict[str, Any]
 class Journal:
     """Appends to the journal of a run's folder; the file is made with the first line."""
 
-    def __init__(self, out: Path) -> None:
-        self._path = out / NAME
+    def __init__(self, out: Path, *, starting: bool = False) -> None:
+        """Append to the journal; one of a run that is `starting` is a file of its own until `take_place`."""
+        self._path, self._place = out / (STARTING if starting else NAME), out / NAME
+        if starting:
+            self._path.unlink(missing_ok=True)  # of a run that was killed
         self._file: BinaryIO | None = None
         self._waiting: tuple[str, Callable[[], Line]] | None = None
         """The last line that was held back, and what it is about."""
@@ -90,12 +95,22 @@ class Journal:
         self.state("ended")
         self.close()
 
+    def take_place(self) -> None:
+        """Put what is written so far in the place of the journal of the run before."""
+        if self._path != self._place:
+            if self._file is not None:
+                with contextlib.suppress(OSError):
+                    self._path.replace(self._place)
+            self._path = self._place
+
     def close(self) -> None:
-        """Write what was held back, and let go of the file."""
+        """Write what was held back, and let go of the file; of a run that was refused there is none afterwards."""
         self._flush()
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._path != self._place:
+            self._path.unlink(missing_ok=True)
 
     def _hold(self, kind: str, make: Callable[[], Line], about: str = "") -> None:
         if self._waiting is not None and self._waiting[0] != f"{kind} {about}":
@@ -138,8 +153,9 @@ class Tail:
     """Reads the lines that are appended to a journal from now on, also when another run begins the file anew."""
 
     def __init__(self, out: Path, from_start: bool = False) -> None:
-        self._path = out / NAME
+        self._path, self._starting = out / NAME, out / STARTING
         self._file: BinaryIO | None = None
+        self._opened_starting = False
         self._rest = b""
         self._skips = False
         """Whether what comes belongs to a line that is too long, and left out."""
@@ -164,11 +180,13 @@ class Tail:
         self._rest, self._skips = b"", False
 
     def _open(self) -> None:
-        try:
-            refuse_irregular(self._path)
-            self._file = self._path.open("rb")
-        except OSError:
-            self._file = None
+        for path in (self._starting, self._path):
+            try:
+                refuse_irregular(path)
+                self._file, self._opened_starting = path.open("rb"), path == self._starting
+                return
+            except OSError:
+                self._file = None
 
     def _complete(self) -> tuple[list[Line], bool]:
         """Return whole lines, and whether there are no more for now."""
@@ -185,9 +203,17 @@ class Tail:
         return [line for line in found if line is not None], len(come) < JOURNAL_BYTES
 
     def _replaced(self) -> bool:
-        try:
-            there = self._path.stat()
-        except OSError:
-            return False
-        # the file in hand is open, so no other has its number
-        return self._file is None or not os.path.samestat(there, os.fstat(self._file.fileno()))
+        there = _stat(self._starting) or _stat(self._path)
+        if there is None or self._file is None:
+            return there is not None
+        here = os.fstat(self._file.fileno())
+        if self._opened_starting and not here.st_nlink and _stat(self._starting) is None:
+            return False  # the run was refused, and what is there is the one before
+        return not os.path.samestat(there, here)  # the file in hand is open, so no other has its number
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

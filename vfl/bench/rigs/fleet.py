@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from vfl.bench.rigs.networks import Network
@@ -61,6 +61,15 @@ class Fleet:
         process = self._now[party]
         process.send_signal(number)
         return process
+
+    @property
+    def starts(self) -> Mapping[str, int]:
+        """Return how often each party was started."""
+        return self._generations
+
+    def pids(self) -> dict[str, int]:
+        """Return the present process of each party."""
+        return {party: process.pid for party, process in self._now.items()}
 
     def rounds_done(self) -> int:
         """Return the last round that is in the transcript."""
