@@ -61,6 +61,8 @@ PAUSE = (10.0, 30.0)
 SETTLED = 20
 """Rounds before the first fault and after the last: memory and descriptors are measured then."""
 SAY_EVERY = 10
+ATTACK_SECONDS = 1_800.0
+"""How long the attack may take after the last round."""
 RESTARTS = (FaultKind.KILL, FaultKind.RESTART, FaultKind.REPLACE)
 
 
@@ -128,7 +130,7 @@ def faults() -> Iterator[tuple[float, Fault]]:
 def _config(rounds: int) -> RunConfig:
     tree: dict[str, Any] = {
         "seed": SEED,
-        "data": {"name": "digits", "samples": 80, "test_samples": 40},
+        "data": {"name": "digits", "samples": 40, "test_samples": 40},
         "federation": {
             "workers": WORKERS,
             "label_holder": LABEL_HOLDER,
@@ -140,7 +142,7 @@ def _config(rounds: int) -> RunConfig:
         },
         "model": {"name": "mlp", "hidden": [48, 32]},
         "training": {"lr": 0.001, "evaluate_every": 100},
-        "attack": {"name": "exact"},
+        "attack": {"name": "exact", "method": "subspaces"},
         "transcript": True,
     }
     return parse_config(tree, "cafe bench faults --long")
@@ -171,7 +173,7 @@ def _disturb(config: RunConfig, folder: Path, pause: tuple[float, float]) -> dic
                     )
             fleet.wait_for_round(last + SETTLED)
             end, seconds = _measure(fleet), time.monotonic() - began
-            fleet.finish()
+            fleet.finish(ATTACK_SECONDS)
             starts = dict(fleet.starts)
     parties_took = {
         name: {"starts": starts[name], "beginning": asdict(beginning[name]), "end": asdict(end[name])}

@@ -87,9 +87,9 @@ class Fleet:
                 raise RunFailedError(f"round {number} {what}; {self._last_words(self._now)}")
             time.sleep(LOOK_SECONDS)
 
-    def finish(self) -> None:
+    def finish(self, patience: float = PATIENCE_SECONDS) -> None:
         """Wait until all parties have ended well, or fail with the last log lines of those that have not."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + patience
         failed = []
         for party, process in self._now.items():
             try:
