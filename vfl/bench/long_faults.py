@@ -51,7 +51,7 @@ WORKERS = 4
 SURVIVOR = worker_role(3).stem
 """Its faults spare its process, which so lives from the first round to the last: what leaks shows there."""
 ROUNDS = 4_000
-CABLE = ("rate", "1mbit", "burst", "16kb", "latency", "400ms")
+CABLE = ("rate", "750kbit", "burst", "16kb", "latency", "400ms")
 """A round takes most of a second at the coordinator's cable, so that so many rounds take an hour."""
 SLOW_CABLE = ("rate", "512kbit", "burst", "16kb", "latency", "400ms")
 """Slower still, and four workers' uploads in line hold up an answer for longer than `silence_timeout`."""

@@ -59,13 +59,18 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def read_plain(path: Path, limit: int) -> bytes:
-    """Return what a plain file holds; OSError for anything else, and for more than `limit` bytes."""
-    refuse_irregular(path)
+    """Return what a plain file holds; OSError for anything else, a link too, and for more than `limit` bytes."""
+    refuse_irregular(path, links=False)
     return read_bounded(path, limit)
 
 
-def refuse_irregular(path: Path) -> None:
-    """Raise OSError for anything but a plain file: reading a pipe or a device might never end."""
+def refuse_irregular(path: Path, *, links: bool = True) -> None:
+    """Raise OSError for anything but a plain file: reading a pipe or a device might never end.
+
+    Without `links` a link is refused too: in a folder that somebody else made it may lead to any file of the reader's.
+    """
+    if not links and path.is_symlink():
+        raise OSError(errno.ELOOP, "a link, which is not followed", str(path))
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a plain file", str(path))
 

@@ -182,7 +182,7 @@ class Tail:
     def _open(self) -> None:
         for path in (self._starting, self._path):
             try:
-                refuse_irregular(path)
+                refuse_irregular(path, links=False)
                 self._file, self._opened_starting = path.open("rb"), path == self._starting
                 return
             except OSError:

@@ -14,11 +14,12 @@ from PIL import Image
 
 from vfl.errors import UserError
 from vfl.files import is_own
-from vfl.files.archive import ArchiveError, read_archive
+from vfl.files.archive import ArchiveError, read_results
 from vfl.folder.journal import Tail
 from vfl.folder.schema import numbers_in, value_at
 from vfl.folder.summary import Attack, load_summary
 from vfl.folder.verdict import verdict
+from vfl.limits import PICTURE_PIXELS
 from vfl.ui.view import Estimate, View
 
 FILES = ("report.html", "summary.json")
@@ -124,14 +125,14 @@ class Gallery:
 
 def load_gallery(folder: Path, file: str) -> Gallery | None:
     """Read an estimate's pictures; None if there are none: a table, another kind of file, or not there (any more)."""
-    if not ESTIMATES.fullmatch(file):
+    if not ESTIMATES.fullmatch(file) or ((folder / file).parent.is_symlink() and "/" in file):
         return None
     try:
-        arrays = read_archive(folder / file, ("x", "x_true"))
+        arrays = read_results(folder / file, ("x", "x_true"))
     except (OSError, ArchiveError):
         return None
     x, truth = arrays.get("x", np.empty(0)), arrays.get("x_true")
-    if x.dtype.kind != "f" or not x.size or x.ndim != 4 or x.shape[1] not in (1, 3):
+    if x.dtype.kind != "f" or not x.size or x.ndim != 4 or x.shape[1] not in (1, 3) or x[0].size > PICTURE_PIXELS:
         return None
     if truth is not None and (truth.shape, truth.dtype.kind) != (x.shape, "f"):
         truth = None
