@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -73,6 +74,17 @@ def refuse_irregular(path: Path, *, links: bool = True) -> None:
         raise OSError(errno.ELOOP, "a link, which is not followed", str(path))
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a plain file", str(path))
+
+
+def warn_if_others_read(path: Path) -> None:
+    """Say so on standard error if every user of this machine can read a key; its group may be one of a party's own."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & stat.S_IROTH:
+        print(
+            f"Warning: {path} is a key, and every user of this machine can read it (mode {mode:04o}): chmod 600 {path}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def is_own(path: Path) -> bool:
