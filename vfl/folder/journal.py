@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -149,10 +150,25 @@ def _parsed(text: bytes) -> Line | None:
     return line if isinstance(line, dict) else None
 
 
+@dataclass(frozen=True)
+class Mark:
+    """How far a journal was at a moment: which file it was, and its size. Clocks may jump, files do not shrink."""
+
+    file: int = 0
+    size: int = 0
+
+    @classmethod
+    def now(cls, out: Path) -> "Mark":
+        """Return the mark of a folder's journal as it is."""
+        found = _stat(out / NAME)
+        return cls() if found is None else cls(found.st_ino, found.st_size)
+
+
 class Tail:
     """Reads the lines that are appended to a journal from now on, also when another run begins the file anew."""
 
-    def __init__(self, out: Path, from_start: bool = False) -> None:
+    def __init__(self, out: Path, from_start: bool = False, *, after: Mark = Mark()) -> None:  # noqa: B008
+        """Begin at the journal's end, at its start, or where the file that it was at a mark ended then."""
         self._path, self._starting = out / NAME, out / STARTING
         self._file: BinaryIO | None = None
         self._opened_starting = False
@@ -162,6 +178,8 @@ class Tail:
         self._open()
         if self._file is not None and not from_start:
             self._file.seek(0, 2)
+        elif self._file is not None and os.fstat(self._file.fileno()).st_ino == after.file:
+            self._file.seek(after.size)
 
     def read(self) -> list[Line]:
         """Return the lines that have come since the last call; of very many the first, and the others the next time."""

@@ -15,7 +15,7 @@ from PIL import Image
 from vfl.errors import UserError
 from vfl.files import is_own
 from vfl.files.archive import ArchiveError, read_results
-from vfl.folder.journal import Tail
+from vfl.folder.journal import Mark, Tail
 from vfl.folder.schema import numbers_in, value_at
 from vfl.folder.summary import Attack, load_summary
 from vfl.folder.verdict import verdict
@@ -35,11 +35,11 @@ ESTIMATES = re.compile(r"(snapshots/[0-9A-Za-z_-]{1,40}|recovered)\.npz")
 class Watch:
     """What is known of a run; `refresh` looks for more, and may be called from one thread at a time.
 
-    What was written before `since` (Unix seconds) is an earlier run's.
+    What was written before the mark `after` is an earlier run's.
     """
 
-    def __init__(self, folder: Path, since: float = 0.0) -> None:
-        self.folder, self._since = folder, since
+    def __init__(self, folder: Path, after: Mark = Mark()) -> None:  # noqa: B008
+        self.folder = folder
         self.version = 0
         self.text = "{}"
         """The page's JSON, new with each version."""
@@ -48,7 +48,7 @@ class Watch:
         self.view = View()
         self._shown = 0
         self._estimate: Estimate | None = None
-        self._tail = Tail(folder, from_start=True)
+        self._tail = Tail(folder, from_start=True, after=after)
         self._result: dict[str, Any] | None = None
         self._files: list[str] = []
         self._compose()
@@ -68,8 +68,6 @@ class Watch:
             self._compose()
 
     def _take(self, line: dict[str, Any]) -> None:
-        if line["t"] < self._since:
-            return
         if self.view.state == "ended" and line.get("state") == "waiting":  # another run, in the same folder
             self.view, self._result, self.galleries = View(), None, {}
         self.view.add(line)

@@ -77,9 +77,9 @@ class Fleet:
             self._done += 1
         return self._done
 
-    def wait_for_round(self, number: int) -> None:
+    def wait_for_round(self, number: int, patience: float = PATIENCE_SECONDS) -> None:
         """Wait until a round is done, or fail with the parties' last log lines."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + patience
         while self.rounds_done() < number:
             code = self._now[COORDINATOR.stem].poll()
             if code is not None or time.monotonic() > deadline:
