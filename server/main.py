@@ -23,10 +23,10 @@ from server.trainer import Trainer
 from vfl.config import RunConfig
 from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, InterruptedRunError, in_words
-from vfl.folder import clear_run, holds_run
+from vfl.files.lock import FolderLock
+from vfl.folder import clear_run, held, holds_run
 from vfl.folder.events import write_events
-from vfl.folder.journal import Journal
-from vfl.folder.lock import FolderLock, held
+from vfl.folder.journal import Journal, StartingJournal
 from vfl.folder.record import Record, write_model, write_summary
 from vfl.folder.transcript import TranscriptWriter
 from vfl.forkserver import warm_up
@@ -80,7 +80,7 @@ def serve(
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    journal = Journal(options.out, starting=not options.resume)
+    journal = Journal(options.out) if options.resume else StartingJournal(options.out)
     ahead = look_ahead(options.out, config) if options.resume else None
     checkpoints = Checkpoints(options.out, config, ahead.rounds if ahead else 0)
     run = _Run(config, options, journal, checkpoints)
@@ -142,7 +142,8 @@ class _Run:
         """Make the folder this run's: what an earlier run left there is removed."""
         self.folder_is_ours = True
         clear_run(self.options.out, resumed)
-        self.journal.take_place()
+        if isinstance(self.journal, StartingJournal):
+            self.journal.take_place()
 
     def begin(self, setting: Setting) -> None:
         """Take note of the setting, which is known when all workers have joined."""

@@ -12,10 +12,11 @@ import time
 import pytest
 
 from vfl.errors import UserError
-from vfl.folder.lock import NAME, held
+from vfl.files.lock import NAME
+from vfl.folder import held
 from vfl.forkserver import context
 
-HOLD = "import sys, time; from pathlib import Path; from vfl.folder.lock import held\n"
+HOLD = "import sys, time; from pathlib import Path; from vfl.folder import held\n"
 HOLD += "with held(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
 
 
@@ -50,7 +51,7 @@ def _keep(lock, pipe):
 
 
 def test_a_child_that_outlives_its_run_keeps_the_folder_until_it_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("vfl.folder.lock.LEFT_SECONDS", 0.3)
+    monkeypatch.setattr("vfl.files.lock.LEFT_SECONDS", 0.3)
     ours, theirs = context().Pipe()
     with held(tmp_path) as lock:
         child = context().Process(target=_keep, args=(lock, theirs), daemon=True)
@@ -62,7 +63,7 @@ def test_a_child_that_outlives_its_run_keeps_the_folder_until_it_ends(tmp_path, 
     (tmp_path / NAME).write_text(json.dumps(named))
     with pytest.raises(UserError, match="in use: process 999999999"), held(tmp_path):  # after a while of waiting
         pass
-    monkeypatch.setattr("vfl.folder.lock.LEFT_SECONDS", 60.0)
+    monkeypatch.setattr("vfl.files.lock.LEFT_SECONDS", 60.0)
     ours.send("end")
     with held(tmp_path):
         pass

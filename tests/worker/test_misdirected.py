@@ -1,4 +1,4 @@
-"""A coordinator that sends a worker to the wrong label holder over TLS, all with valid certificates: nothing is sent."""
+"""A coordinator that sends a worker to the wrong label holder over TLS, all certificates valid: nothing goes there."""
 
 import contextlib
 

@@ -72,7 +72,7 @@ def run(
     config = load_config(file, changes)
     shared.check_addresses({"--ui-listen": ui_listen})
     folder = shared.results_folder(out, file)
-    from vfl.folder.lock import held
+    from vfl.folder import held
     from vfl.forkserver import warm_up
 
     warm_up(trains=not config.training.frozen)
@@ -156,15 +156,16 @@ def serve(
     from server.main import serve as coordinate
     from vfl.cli.progress import RunProgress
     from vfl.datasets.slices import load_data
-    from vfl.folder.lock import held
+    from vfl.folder import held
     from vfl.local.label_party import LabelOptions, label_party
     from vfl.referee.estimates import Estimates
 
     workers, patience = config.federation.workers, config.federation.patience(shared.REJOIN_SECONDS)
-    own = LabelOptions(labels, label_listen, label_advertise)
     with (
         held(folder, resume=resume, fresh=fresh) as lock,
-        label_party(config, own, tls=tls, insecure=insecure, patience=patience) as party,
+        label_party(
+            config, LabelOptions(labels, label_listen, label_advertise), tls=tls, insecure=insecure, patience=patience
+        ) as party,
         _page(ui, ui_listen, folder) as controls,
     ):
         options = ServeOptions(

@@ -33,7 +33,7 @@ def attack(
     """Run an attack offline, on what a coordinator recorded."""
     from attacker.driver.offline import attack_transcript
     from vfl.cli.progress import RunProgress
-    from vfl.folder.lock import held
+    from vfl.folder import held
     from vfl.folder.recorded_config import refuse_addresses, refuse_imports, without_download
     from vfl.folder.transcript import Transcript
 
@@ -85,7 +85,7 @@ def sweep(
     plan = load_plan(file, changes, size)
     cells = chosen_cells(plan, where or [])
     folder = results_folder(out or Path("runs") / plan.name, file)
-    from vfl.folder.lock import held
+    from vfl.folder import held
     from vfl.sweep.engines import choose_engine
     from vfl.sweep.main import check_cells, run_sweep
 

@@ -33,11 +33,8 @@ Line = dict[str, Any]
 class Journal:
     """Appends to the journal of a run's folder; the file is made with the first line."""
 
-    def __init__(self, out: Path, *, starting: bool = False) -> None:
-        """Append to the journal; one of a run that is `starting` is a file of its own until `take_place`."""
-        self._path, self._place = out / (STARTING if starting else NAME), out / NAME
-        if starting:
-            self._path.unlink(missing_ok=True)  # of a run that was killed
+    def __init__(self, out: Path) -> None:
+        self._path = out / NAME
         self._file: BinaryIO | None = None
         self._waiting: tuple[str, Callable[[], Line]] | None = None
         """The last line that was held back, and what it is about."""
@@ -96,22 +93,12 @@ class Journal:
         self.state("ended")
         self.close()
 
-    def take_place(self) -> None:
-        """Put what is written so far in the place of the journal of the run before."""
-        if self._path != self._place:
-            if self._file is not None:
-                with contextlib.suppress(OSError):
-                    self._path.replace(self._place)
-            self._path = self._place
-
     def close(self) -> None:
-        """Write what was held back, and let go of the file; of a run that was refused there is none afterwards."""
+        """Write what was held back, and let go of the file."""
         self._flush()
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._path != self._place:
-            self._path.unlink(missing_ok=True)
 
     def _hold(self, kind: str, make: Callable[[], Line], about: str = "") -> None:
         if self._waiting is not None and self._waiting[0] != f"{kind} {about}":
@@ -139,6 +126,28 @@ class Journal:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
                 self._file = os.fdopen(os.open(self._path, flags, 0o666), "ab", buffering=0)
             self._file.write(text.encode() + b"\n")  # in one piece: another process may append too
+
+
+class StartingJournal(Journal):
+    """The journal of a run that may still be refused: a file of its own until `take_place`, and none if it is."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(out)
+        self._place, self._path = self._path, out / STARTING
+        self._path.unlink(missing_ok=True)  # of a run that was killed
+
+    def take_place(self) -> None:
+        """Put what is written so far in the place of the journal of the run before."""
+        if self._path != self._place and self._file is not None:
+            with contextlib.suppress(OSError):
+                self._path.replace(self._place)
+        self._path = self._place
+
+    def close(self) -> None:
+        """Write what was held back, and let go of the file; of a run that was refused there is none afterwards."""
+        super().close()
+        if self._path != self._place:
+            self._path.unlink(missing_ok=True)
 
 
 def _parsed(text: bytes) -> Line | None:

@@ -24,7 +24,8 @@ from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.device import resolve_device
 from vfl.errors import InterruptedRunError, UserError, from_words
 from vfl.files import remove, state_folder
-from vfl.folder.lock import FolderLock, held
+from vfl.files.lock import FolderLock
+from vfl.folder import held
 from vfl.folder.summary import Defence, load_summary, save_summary
 from vfl.local.children import JOINED, Children, Outcome
 from vfl.local.stop import as_ctrl_c, honour

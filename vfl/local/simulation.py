@@ -27,9 +27,8 @@ from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.datasets.slices import WorkerData, slice_for
 from vfl.errors import RunFailedError
-from vfl.folder import clear_run
+from vfl.folder import clear_run, held
 from vfl.folder.journal import Journal
-from vfl.folder.lock import held
 from vfl.folder.record import Record, write_model
 from vfl.folder.summary import Defence
 from vfl.folder.transcript import TranscriptWriter

@@ -18,7 +18,7 @@ import yaml
 from vfl.config import RunConfig, parse_config
 from vfl.errors import InterruptedRunError, UserError
 from vfl.files import write_text
-from vfl.folder.lock import unfinished
+from vfl.folder import unfinished
 from vfl.folder.summary import load_summary
 from vfl.packages import python_path
 from vfl.sweep.results import numbers_of

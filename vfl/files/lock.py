@@ -1,4 +1,4 @@
-"""One folder, one run: a lock that a run has in its folder from first to last, and that goes when its processes do."""
+"""A lock on a folder, which names the process that has it and goes when the last process that has it ends."""
 
 import contextlib
 import errno
@@ -8,14 +8,12 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any
 
 from vfl.errors import UserError
 from vfl.files import PRIVATE, read_bounded
-from vfl.folder.summary import load_summary
 from vfl.limits import plain
 
 NAME = ".lock"
@@ -25,29 +23,16 @@ LOOK_SECONDS = 0.1
 NOTE_BYTES = 4096
 
 
-@contextlib.contextmanager
-def held(folder: Path, *, resume: bool = False, fresh: bool = False) -> Iterator["FolderLock"]:
-    """Have a folder for one run alone; refuse one that a live run has, or that an unfinished run can go on from.
-
-    `resume` says that the run goes on with what is there, `fresh` that what is there may be thrown away.
-    """
-    if resume and fresh:
-        raise UserError("--fresh: it throws away what --resume goes on from; choose one of them")
-    lock = FolderLock(_lock(folder))
-    try:
-        if not resume and not fresh and (rounds := unfinished(folder)):
-            ways = "--resume goes on with it, --fresh throws it away, --out DIR leaves it alone"
-            raise UserError(f"{folder} has the checkpoints of a run that is not finished (round {rounds}): {ways}")
-        yield lock
-    finally:
-        lock.close()
-
-
 class FolderLock:
-    """The lock. A process that is started with it has it too: the folder is free when the last of them has ended."""
+    """A lock. A process that is started with it has it too: the folder is free when the last of them has ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+
+    @classmethod
+    def take(cls, folder: Path) -> "FolderLock":
+        """Lock a folder, or say who has it."""
+        return cls(_lock(folder))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (DupFd(self._descriptor),)
@@ -59,18 +44,6 @@ class FolderLock:
 
 def _received(sent: Any) -> FolderLock:
     return FolderLock(sent.detach())
-
-
-def unfinished(folder: Path) -> str:
-    """Return the round of the last checkpoint in a folder whose run has not come to its end; "" if there is none.
-
-    Whether the checkpoint is whole is not looked at: what is damaged is not thrown away unasked either.
-    """
-    found = sorted((folder / "checkpoints").glob("checkpoint-*.safetensors"))
-    with contextlib.suppress(UserError):
-        if not found or load_summary(folder).complete:
-            return ""
-    return plain(found[-1].name.removeprefix("checkpoint-").partition(".")[0].lstrip("0") or "0")
 
 
 def _lock(folder: Path) -> int:
