@@ -161,11 +161,10 @@ def serve(
     from vfl.referee.estimates import Estimates
 
     workers, patience = config.federation.workers, config.federation.patience(shared.REJOIN_SECONDS)
+    own = LabelOptions(labels, label_listen, label_advertise)
     with (
         held(folder, resume=resume, fresh=fresh) as lock,
-        label_party(
-            config, LabelOptions(labels, label_listen, label_advertise), tls=tls, insecure=insecure, patience=patience
-        ) as party,
+        label_party(config, own, tls=tls, insecure=insecure, patience=patience) as party,
         _page(ui, ui_listen, folder) as controls,
     ):
         options = ServeOptions(
@@ -174,7 +173,6 @@ def serve(
             tls=identity,
             rejoin_timeout=patience,
             resume=resume,
-            fresh=fresh,
             lock=lock,
             workers_wait=patience > 0,
             estimates=ui,
