@@ -1,6 +1,7 @@
 """`cafe bench faults --long`: an hour of training under attack, in which a party is lost every 10 to 30 seconds."""
 
 import itertools
+import math
 import random
 import signal
 import statistics
@@ -52,7 +53,8 @@ SURVIVOR = worker_role(3).stem
 """Its faults spare its process, which so lives from the first round to the last: what leaks shows there."""
 ROUNDS = 4_000
 CABLE = ("rate", "750kbit", "burst", "16kb", "latency", "400ms")
-"""A round takes most of a second at the coordinator's cable, so that so many rounds take an hour."""
+"""A round takes most of a second at the coordinator's cable, so that so many rounds take an hour; after the hour the
+cables are as wide as usual."""
 SLOW_CABLE = ("rate", "512kbit", "burst", "16kb", "latency", "400ms")
 """Slower still, and four workers' uploads in line hold up an answer for longer than `silence_timeout`."""
 LEAST_SECONDS = 3_600.0
@@ -91,7 +93,7 @@ def bench_long(
         run_federation(config, load_data(config), undisturbed)
         disturbed.mkdir()
         with as_ctrl_c(signal.SIGTERM):
-            result = _disturb(config, disturbed, pause)
+            result = _disturb(config, disturbed, pause, least_seconds)
         summary = load_summary(disturbed / "out")
         result |= {
             "seed": SEED,
@@ -148,7 +150,7 @@ def _config(rounds: int) -> RunConfig:
     return parse_config(tree, "cafe bench faults --long")
 
 
-def _disturb(config: RunConfig, folder: Path, pause: tuple[float, float]) -> dict[str, Any]:
+def _disturb(config: RunConfig, folder: Path, pause: tuple[float, float], widened_after: float) -> dict[str, Any]:
     """Let faults happen until the rounds are nearly over; return what happened, and what the parties took."""
     parties = [COORDINATOR, *(worker_role(m) for m in range(WORKERS))]
     last = (config.federation.rounds or 0) - 2 * SETTLED
@@ -162,6 +164,9 @@ def _disturb(config: RunConfig, folder: Path, pause: tuple[float, float]) -> dic
             due = began
             for share, fault in faults():
                 due = max(due + pause[0] + share * (pause[1] - pause[0]), time.monotonic())
+                if time.monotonic() - began > widened_after:  # what is left of the rounds is not to take another hour
+                    widened_after = math.inf
+                    network.widen()
                 while time.monotonic() < due and fleet.rounds_done() < last:
                     time.sleep(min(0.5, max(0.0, due - time.monotonic())))
                 if fleet.rounds_done() >= last:
