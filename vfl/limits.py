@@ -21,7 +21,7 @@ OUTPUT_BYTES = 256 << 20
 """The largest output of one worker that the label holder accepts."""
 PARAMETER_BYTES = 16 << 30
 """The largest model that a worker makes room for."""
-LARGEST_PARAMETER = 1e6
+LARGEST_PARAMETER = 1_000_000
 """The largest value, either way, that a worker computes with as a parameter."""
 SAMPLES = 100_000_000
 CLASSES = 1_000_000

@@ -175,7 +175,7 @@ def _value_problems(tensors: Tensors) -> Iterator[str]:
     for name, tensor in tensors.items():
         largest = float(tensor.abs().max()) if tensor.numel() else 0.0
         if not largest <= LARGEST_PARAMETER:  # nor is nan
-            bound = f"beyond {LARGEST_PARAMETER:g}: did training diverge, or does the coordinator lie?"
+            bound = f"beyond {LARGEST_PARAMETER:,}: did training diverge, or does the coordinator lie?"
             yield f"the coordinator's {name} has values that are not finite, or {bound}"
 
 

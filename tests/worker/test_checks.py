@@ -136,7 +136,7 @@ def test_test_samples_are_counted_whole_batches_at_a_time_and_no_more_often_than
 def test_parameters_with_which_nothing_can_be_computed_are_refused(value):
     checks = checks_of()
     checks.parameters({"bottom.weight": torch.full((2, 2), 1e5), "bottom.none": torch.zeros(0)})
-    with pytest.raises(RunFailedError, match=r"bottom\.weight has values that are not finite, or beyond 1e\+06"):
+    with pytest.raises(RunFailedError, match=r"bottom\.weight has values that are not finite, or beyond 1,000,000"):
         checks.parameters({"bottom.weight": torch.tensor([0.0, value])})
 
 

@@ -19,7 +19,11 @@ _KEPT_FOLDERS = {"transcript": ("*.safetensors", "meta.json"), "checkpoints": ("
 
 def holds_run(out: Path) -> bool:
     """Tell whether an earlier run left anything in a folder that `clear_run` would remove."""
-    names = (*_FILES, *_KEPT_FILES, "events")
+    names = (
+        *_FILES,
+        *(name for name in _KEPT_FILES if (out / name).exists() and (out / name).stat().st_size),
+        "events",
+    )
     folders = (_FOLDERS | _KEPT_FOLDERS).items()
     return (
         any(os.path.lexists(out / name) for name in names)
