@@ -13,6 +13,8 @@ from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection, Section, explain
 from vfl.topology import Kind, Topology
 
+EVALUATION_BATCH = 256
+"""Test samples that are counted at a time; agreed, so that a worker knows which ones may be asked for together."""
 SILENCE_SECONDS = 30.0
 """How long a party may give no sign of life before its connection counts as lost, if the config does not say."""
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from protos.coordinator_pb2 import Start
-from protos.tensors_pb2 import Bundle
 from vfl.config import RunConfig
 from vfl.datasets.slices import WorkerData
 from vfl.device import resolve_device
@@ -13,7 +12,6 @@ from vfl.errors import RunFailedError
 from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
-from worker.checks import check_parameters
 from worker.defences import Chain, Plan, WithheldError
 from worker.exchange import Peer
 from worker.party import Bottom, Counted, Learned, Top, Upload
@@ -57,10 +55,11 @@ class Trainer:
             self._peer.close()
             self._peer = None
 
-    def check_announced(self, bundle: Bundle) -> None:
-        """Make sure that announced parameters are those of this worker's models."""
+    @property
+    def parameters(self) -> Tensors:
+        """Return the parameters of this worker's models, as they are called on the wire."""
         top = self._top.parameters if self._top else {}
-        check_parameters(bundle, with_prefix(BOTTOM, self._bottom.parameters) | with_prefix(TOP, top))
+        return with_prefix(BOTTOM, self._bottom.parameters) | with_prefix(TOP, top)
 
     def load(self, parameters: Tensors) -> None:
         """Take over new parameters."""

@@ -40,7 +40,7 @@ class Resumed:
     @property
     def disturbance(self) -> Disturbance:
         """Return for the record that the coordinator itself was gone since its last checkpoint."""
-        rounds, seconds = self.state.rounds, time.time() - self.state.at
+        rounds, seconds = self.state.rounds, max(0.0, time.time() - self.state.at)  # clocks are set back too
         reason = f"the coordinator was resumed from its checkpoint of round {rounds}"
         return Disturbance(round=rounds + 1, reasons=[reason], seconds=seconds, redone=self.redone)
 

@@ -33,6 +33,7 @@ def attack(
     """Run an attack offline, on what a coordinator recorded."""
     from attacker.driver.offline import attack_transcript
     from vfl.cli.progress import RunProgress
+    from vfl.folder import held
     from vfl.folder.recorded_config import refuse_addresses, refuse_imports, without_download
     from vfl.folder.transcript import Transcript
 
@@ -51,7 +52,7 @@ def attack(
     if out is not None and (out / "transcript").resolve() == transcript.resolve():
         raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
     folder = results_folder(out or _beside(transcript, config.attack.name), transcript)
-    with reported(folder), RunProgress(folder, 0, quiet) as watch:
+    with held(folder), reported(folder), RunProgress(folder, 0, quiet) as watch:
         attack_transcript(recorded, config, folder)
         finish(folder, config, _truth(config, watch.say) if score else None)
     show(folder, quiet, as_json)
@@ -84,12 +85,14 @@ def sweep(
     plan = load_plan(file, changes, size)
     cells = chosen_cells(plan, where or [])
     folder = results_folder(out or Path("runs") / plan.name, file)
+    from vfl.folder import held
     from vfl.sweep.engines import choose_engine
     from vfl.sweep.main import check_cells, run_sweep
 
     where_to_run = choose_engine(engine, jobs, address)
     check_cells(replace(plan, cells=cells), file)
-    run_sweep(plan, folder, where_to_run, quiet=quiet, chosen=cells)
+    with held(folder):
+        run_sweep(plan, folder, where_to_run, quiet=quiet, chosen=cells)
 
 
 def results(
@@ -120,6 +123,7 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
     *,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="faults: more than an hour of them, under attack.")] = False,
     data: Annotated[
         Path | None, typer.Option(help="attack: an .npz file of images instead of the photographs.")
     ] = None,
@@ -134,11 +138,15 @@ def bench(
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name not in BENCHES:
         raise UserError(f"cafe bench {name}: choose one of {', '.join(BENCHES)}")
+    if long and (short or name != "faults"):
+        raise UserError("--long: it is for `cafe bench faults` alone, and without --short")
     measure = resolve_name(BENCHES[name])
     if name == "all":
         measure(out, short, compare)
     elif name == "attack":
         measure(data, epochs, out, short)
+    elif name == "faults":
+        measure(out, short, long)
     else:
         measure(out, short)
 

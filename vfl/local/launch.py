@@ -9,7 +9,7 @@ import hashlib
 import os
 import signal
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.device import resolve_device
 from vfl.errors import InterruptedRunError, UserError, from_words
 from vfl.files import remove, state_folder
+from vfl.files.lock import FolderLock
+from vfl.folder import held
 from vfl.folder.summary import Defence, load_summary, save_summary
 from vfl.local.children import JOINED, Children, Outcome
 from vfl.local.stop import as_ctrl_c, honour
@@ -60,6 +62,10 @@ class LaunchOptions:
     """Whether the attack's unfinished estimates are shown, and scored here for the user who watches."""
     resume: bool = False
     """Whether to go on from the last checkpoint in the run's folder."""
+    fresh: bool = False
+    """Whether to begin anew although a run in the folder could be resumed."""
+    lock: FolderLock | None = None
+    """On the run's folder, if it was taken before."""
     controls: Connection | None = None
     """Where the user's live page tells the coordinator to pause, to go on or to stop."""
 
@@ -70,6 +76,9 @@ def run_federation(config: RunConfig, data: Data, out: Path, options: LaunchOpti
     if options.resume:
         _check_counts(config)
     out.mkdir(parents=True, exist_ok=True)
+    if options.lock is None:
+        with held(out, resume=options.resume, fresh=options.fresh) as lock:
+            return run_federation(config, data, out, replace(options, lock=lock))
     # SIGTERM is what `timeout`, Docker and systemd send
     with as_ctrl_c(signal.SIGTERM), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
         slices = write_slices(config, data, Path(folder))
@@ -127,6 +136,8 @@ def _start_and_wait(
         rejoin_timeout=patience,
         estimates=wanted.estimates,
         resume=wanted.resume,
+        fresh=wanted.fresh,
+        lock=wanted.lock,
         controls=wanted.controls,
         labels=known_labels(config, data),
     )

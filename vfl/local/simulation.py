@@ -27,7 +27,7 @@ from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.datasets.slices import WorkerData, slice_for
 from vfl.errors import RunFailedError
-from vfl.folder import clear_run
+from vfl.folder import clear_run, held
 from vfl.folder.journal import Journal
 from vfl.folder.record import Record, write_model
 from vfl.folder.summary import Defence
@@ -54,11 +54,18 @@ class Simulated:
     model: ModelTensors
 
 
-def simulate(config: RunConfig, data: Data, out: Path, on_round: OnRound = lambda _: None) -> Simulated:
+def simulate(
+    config: RunConfig, data: Data, out: Path, on_round: OnRound = lambda _: None, *, fresh: bool = False
+) -> Simulated:
     """Run a federation and its attack to the numbers of `cafe run`, bit for bit; leave the same results in `out`."""
     check(config, data)
-    threads = torch.get_num_threads()
     out.mkdir(parents=True, exist_ok=True)
+    with held(out, fresh=fresh):
+        return _simulate(config, data, out, on_round)
+
+
+def _simulate(config: RunConfig, data: Data, out: Path, on_round: OnRound) -> Simulated:
+    threads = torch.get_num_threads()
     clear_run(out)
     journal = Journal(out)
     try:

@@ -18,7 +18,7 @@ import yaml
 from vfl.config import RunConfig, parse_config
 from vfl.errors import InterruptedRunError, UserError
 from vfl.files import write_text
-from vfl.folder import clear_run
+from vfl.folder import unfinished
 from vfl.folder.summary import load_summary
 from vfl.packages import python_path
 from vfl.sweep.results import numbers_of
@@ -51,7 +51,6 @@ def run_cell(config: RunConfig, folder: Path, stop: threading.Event | None = Non
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with _log(folder / "log.txt") as log:
-            clear_run(folder)
             code = _run(config, folder, log, stop)
     except UserError as error:
         return Row(str(error))
@@ -82,6 +81,8 @@ def _run(config: RunConfig, folder: Path, log: IO[bytes], stop: threading.Event)
     if stop.is_set():
         raise InterruptedRunError("stopped before it began")
     command = [sys.executable, "-P", "-m", "vfl.cli.guarded", "run", str(file), "--out", str(folder), "--quiet"]
+    if unfinished(folder):  # what it has trained is not thrown away
+        command.append("--resume")
     # A session of its own: Ctrl-C on the terminal is for the sweep, which then stops its cells one way and once. The
     # pipe is never written to: it closes when the sweep ends, even if it is killed, and the run with it.
     process = subprocess.Popen(
