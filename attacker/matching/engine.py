@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from attacker.matching.second_order import Phase, Rules
-from vfl.device import resolve_device
+from vfl.device import moved, resolve_device
 from vfl.models.batch_norm import FixedBatchNorm
 from vfl.models.layers import fully_connected, given
 from vfl.models.whole import first_model
@@ -69,7 +69,7 @@ class Engine:
     def flat(self, tensors: ModelTensors) -> tuple[Tensor, ...]:
         """Return one tensor per parameter in the order of `names`, on the engine's device."""
         parts = [*tensors.bottoms, tensors.top]
-        return tuple(parts[worker][name].to(self.device) for worker, name in self.names)
+        return tuple(moved(parts[worker][name], self.device) for worker, name in self.names)
 
     def guess(self, parameters: Sequence[Tensor], slices: Sequence[Tensor], targets: Tensor) -> Guess:
         """Return what these slices (one tensor per worker) and targets (rows of class probabilities) bring about."""

@@ -129,7 +129,7 @@ def bench(
         typer.Option(metavar="OLD.json NEW.json", help="all: print two files of --out beside each other."),
     ] = None,
 ) -> None:
-    """Measure: hot paths, the wire, training, attacks, matching, defences, faults, load, scale, or certificates."""
+    """Measure: hot paths, the wire, training, attacks, CAFE's steps, defences, faults, load, scale, or certificates."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name not in BENCHES:
