@@ -239,7 +239,7 @@ async def _take_up(run: _Run, session: Session, ahead: State | None) -> Resumed 
         session.take_up(resumed)
         run.checkpoints.last = resumed.state.rounds
     run.record, run.folder_is_ours = session.record, True
-    clear_run(out, resumed is not None)
+    clear_run(out, resumed is not None, seen=0 if resumed is None else resumed.seen)
     if resumed is not None:
         forget_later(out, resumed)
     return resumed

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, field_validator
 from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.files.yaml_text import YamlError, parse_yaml
-from vfl.limits import CONFIG_BYTES
+from vfl.limits import CONFIG_BYTES, WAITING_BYTES
 from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection, Section, explain
 from vfl.topology import Kind, Topology
@@ -154,6 +154,8 @@ class RunConfig(Section):
     device: str = "auto"
     transcript: bool = False
     snapshots: int | None = Field(None, ge=1)
+    waiting_gb: float = Field(WAITING_BYTES / 1e9, gt=0)
+    """How many gigabytes of rounds may wait for the attack on disk before the rounds wait for it."""
 
     @model_validator(mode="after")
     def _workers_exist(self) -> "RunConfig":

@@ -142,8 +142,8 @@ class _Steps:
     def three(self) -> object:
         return self.attack.step_three(next(self._batches), 0.5)
 
-    def all(self) -> object:
-        return self.attack.observe(next(self._rounds))
+    def all(self) -> None:
+        self.attack.observe(next(self._rounds))
 
 
 def _attack(setting: Setting, seen: Sequence[Observation], alpha: float) -> _Steps:
@@ -186,8 +186,7 @@ class Convolutions:
         self._layers: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
         height, width = shape[1:]
         for name in ("conv1", "conv2"):
-            weight = bottom.get_submodule(name).weight.detach()  # type: ignore[union-attr]
-            assert isinstance(weight, Tensor)
+            weight = dict(bottom.named_parameters())[f"{name}.weight"].detach()
             x = torch.rand(batch_size, weight.shape[1], height, width, generator=random)
             at_output = torch.rand(batch_size, weight.shape[0], height, width, generator=random)
             self._layers.append((x, weight, at_output, torch.rand(weight.shape, generator=random)))
