@@ -89,6 +89,12 @@ class CheckedAttack:
             self.attack.observe(observation)
 
     @property
+    def beginning(self) -> Callable[[], Recovery] | None:
+        """What the attack guesses before the first round, if it says so."""
+        begins = getattr(self.attack, "beginning", None)
+        return None if begins is None else lambda: self.check(begins())
+
+    @property
     def resumable(self) -> bool:
         """Whether the plug-in's attack can go on from a state."""
         return isinstance(self.attack, Resumable)

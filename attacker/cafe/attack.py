@@ -140,6 +140,10 @@ class CafeAttack:
             objectives.append(found.objective)
         return torch.stack(objectives).mean()
 
+    def beginning(self) -> Recovery:
+        """Return what step III begins with, which is noise: the paper's iteration 0."""
+        return Recovery(slices=tuple(x.cpu().clone() for x in self.variables.x), used=())
+
     def recover(self, progress: "Progress") -> Recovery:
         """Return what the iterations so far have come to."""
         if not bool(self._drawn.any()):

@@ -31,6 +31,8 @@ class Follower:
 
         Rounds that lack what the attack would need, because a worker withheld its upload, are passed over.
         """
+        if not self._versions and self._snapshots is not None and (begins := getattr(self._attack, "beginning", None)):
+            self._snapshots.take(0, lambda _progress: begins())
         for observation in rounds:
             if observation.shown:
                 self._attack.observe(observation)
