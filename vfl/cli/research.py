@@ -105,11 +105,14 @@ def results(
 ) -> None:
     """Write RESULTS.md, the paper's tables beside ours, and the tables in docs/, from the results that are kept."""
     from vfl.sweep.results.docs import fill_docs, keep
+    from vfl.sweep.results.figures import draw_figures
     from vfl.sweep.results.page import draw_curves, write_page
 
     for source in add or []:
         print(f"kept as {keep(source, docs, experiments, kept)}")
     draw_curves(experiments, kept)
+    for picture in draw_figures(experiments, kept, docs):
+        print(f"{picture} is drawn")
     write_page(experiments, kept, page)
     for path in (page, *fill_docs(docs, experiments, kept)):
         print(f"{path} is written")
