@@ -136,6 +136,25 @@ class ModelSection(PluginSection):
         return self
 
 
+class DeviceConfig(Section):
+    """What each role computes on, as torch names it; `auto` is cuda where there is one.
+
+    The attack alone takes the card by default: every process on a card holds a context of some hundred megabytes, and
+    a laptop has one card for the attack and all workers.
+    """
+
+    attack: str = "auto"
+    workers: str = "cpu"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_one_name(cls, value: Any) -> Any:
+        """Take `device: cuda` for all roles; `device: auto` for the default."""
+        if isinstance(value, str):
+            return {} if value == "auto" else {"attack": value, "workers": value}
+        return value
+
+
 class RunConfig(Section):
     """A whole run."""
 
@@ -151,7 +170,7 @@ class RunConfig(Section):
         Discriminator(_defence_kind),
     ] = PluginSection(name="none")
     attack: PluginSection = PluginSection(name="none")
-    device: str = "auto"
+    device: DeviceConfig = DeviceConfig()
     transcript: bool = False
     snapshots: int | None = Field(None, ge=1)
     waiting_gb: float = Field(WAITING_BYTES / 1e9, gt=0)

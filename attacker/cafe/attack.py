@@ -53,7 +53,7 @@ class CafeAttack:
     def observe(self, observation: Observation) -> None:
         """Make one iteration of the steps that are due."""
         batch = self.batch(observation)
-        if self._options.scale_v is None and not bool(self._drawn.any()):
+        if self._options.scale_v is None and not any(self.iterations):
             self._measure_scale(batch)
         self._drawn[observation.indices] = True
 

@@ -18,6 +18,7 @@ from attacker.matching.engine import Engine, Guess
 from attacker.matching.objectives import Targets
 from attacker.matching.pooling import QuickPooling
 from attacker.matching.regularisers import BatchNormStatistics, Situation
+from vfl.device import moved
 from vfl.maths.variation import ACROSS, DOWN, differences
 from vfl.models.layers import representation
 from vfl.models.whole import first_model
@@ -158,7 +159,8 @@ class DataObjective:
             built = first_model(self._setting).bottoms
             self._bottoms = [bottom.to(self.device).requires_grad_(False) for bottom in built]
         for bottom, tensors in zip(self._bottoms, parameters.bottoms, strict=True):
-            bottom.load_state_dict(dict(tensors), strict=False)
+            there = {name: moved(tensor, self.device) for name, tensor in tensors.items()}
+            bottom.load_state_dict(there, strict=False)
 
 
 @dataclass(frozen=True)

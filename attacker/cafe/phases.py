@@ -47,7 +47,7 @@ class Phases:
             if self._nested and number + 1 < len(steps) and self._due(number + 1):
                 continue
             objective = step(self._share(number))
-            if not self._nested and number < 2 and self._began[number + 1] is None:
+            if not self._nested and number < 2 and not self._due(number + 1):
                 threshold = self._thresholds[number]
                 if threshold is None or bool(objective < threshold):
                     self._began[number + 1] = self._done

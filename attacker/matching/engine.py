@@ -43,7 +43,7 @@ class Engine:
 
     def __init__(self, setting: Setting) -> None:
         self.device = torch.device(resolve_device(setting.device))
-        model = first_model(setting).to(self.device)
+        model = first_model(setting)
         self._bottoms, self._top = list(model.bottoms), model.top
         first = [
             next(iter(fully_connected(bottom, box.shape)), None)
@@ -63,6 +63,7 @@ class Engine:
             module for bottom in self._bottoms for module in bottom.modules() if isinstance(module, FixedBatchNorm)
         )
         """The batch-norm layers whose statistics are constants of the model, worker after worker."""
+        model.to(self.device)  # after its layers were looked at, which compares numbers
         self._shapes = [box.shape for box in setting.boxes]
         self._at_once: bool | None = None
 
