@@ -298,13 +298,3 @@ def test_killed_workers_that_are_started_again_change_no_number(gathering, long_
     assert len(disturbances) >= 2, disturbances
     wait_for(lambda: not gathering.running())
     assert_the_numbers_of_a_run(gathering.results, long_config, [], tmp_path)
-
-
-def test_with_a_gpu_the_server_alone_reserves_one():
-    root = Path(__file__).parents[2]
-    whole, overlay = (
-        yaml.safe_load((root / path).read_text()) for path in ("docker-compose.yml", "deploy/compose/gpu.yml")
-    )
-    assert set(overlay["services"]) == {"server"} <= set(whole["services"])
-    (device,) = overlay["services"]["server"]["deploy"]["resources"]["reservations"]["devices"]
-    assert device["capabilities"] == ["gpu"]

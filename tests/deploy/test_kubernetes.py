@@ -432,16 +432,3 @@ def write(folder, files):
     folder.mkdir()
     for name, content in files.items():
         (folder / name).write_bytes(content)
-
-
-def test_with_a_gpu_the_coordinators_pod_alone_asks_for_one():
-    rendered = subprocess.run(
-        ["kubectl", "kustomize", "deploy/kubernetes/gpu"], capture_output=True, text=True, cwd=ROOT, check=True
-    ).stdout
-    objects = [one for one in yaml.safe_load_all(rendered) if one]
-    jobs = {one["metadata"]["name"]: one for one in objects if one["kind"] == "Job"}
-    (container,) = jobs["coordinator"]["spec"]["template"]["spec"]["containers"]
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert rendered.count("nvidia.com/gpu") == 1
-    for version in VERSIONS:
-        kubernetes_validate.validate(jobs["coordinator"], version, strict=True)
