@@ -148,15 +148,10 @@ class LiveAttack:
         """Observe out of the workers' way, what is left after the last round at full speed, and recover."""
         over = self._line.no_more_rounds
         rest = partial(self._pace.rest, over=over, hurried=self._disk_is_needed)
-
-        def beside(worked: float) -> None:
-            # Where the rounds wait for the attack, the workers do not need the cores
-            torch.set_num_threads(threads if self._disk_is_needed() else 1)
-            rest(worked)
-
-        out_of_the_way(lambda: self._follow(over.is_set, beside), over)
-        torch.set_num_threads(threads)  # the workers are gone
+        out_of_the_way(lambda: self._follow(over.is_set, rest), over)
+        # Still on one thread: sums depend on their number, and which rounds are left by now on the machine's load.
         self._follow(self._line.messages.empty, lambda _worked: None)
+        torch.set_num_threads(threads)  # the workers are gone
         return self._follower.recover(self._progress)
 
     def _follow(self, enough: Callable[[], bool], rest: Callable[[float], None]) -> None:
