@@ -87,7 +87,11 @@ def _images(figure: FigureConfig, plan: Plan, kept: Path) -> Figure | None:
     one = next(iter(pictures.values()))
     height = one.shape[0] // 2
     rows: list[tuple[str, Any]] = [("Original", one[:height])]
-    rows += [(_label(figure, cell), pictures[cell.name][height:] if cell.name in pictures else None) for cell in cells]
+    missing = {cell.name: "images not kept" if cell.name in there else "not run" for cell in cells}
+    rows += [
+        (cell.values[figure.rows], pictures[cell.name][height:] if cell.name in pictures else missing[cell.name])
+        for cell in cells
+    ]
     drawn = Figure(figsize=(1.6 + one.shape[1] / height, 0.3 + len(rows)), dpi=110, layout="constrained")
     for axes, (label, strip) in zip(drawn.subplots(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
         _show(axes, label, strip, like=one[:height])
@@ -96,9 +100,9 @@ def _images(figure: FigureConfig, plan: Plan, kept: Path) -> Figure | None:
 
 
 def _show(axes: Axes, label: str, strip: Any, *, like: Any) -> None:
-    if strip is None:
+    if isinstance(strip, str):
         axes.imshow(np.full(like.shape[:2], 235), cmap="gray", vmin=0, vmax=255)
-        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", va="center", color="0.4")
+        axes.text(0.5, 0.5, strip, transform=axes.transAxes, ha="center", va="center", color="0.4")
     else:
         axes.imshow(strip, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     axes.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
@@ -144,10 +148,6 @@ def _cells(figure: FigureConfig, plan: Plan) -> list[Cell]:
     where = {axis: value if value in plan.axes[axis] else plan.axes[axis][0] for axis, value in figure.where.items()}
     where |= {"seed": plan.axes["seed"][0]} if "seed" in plan.axes else {}
     return [cell for cell in plan.cells if where.items() <= cell.values.items()]
-
-
-def _label(figure: FigureConfig, cell: Cell) -> str:
-    return cell.values[figure.rows]
 
 
 def _fitting(plan: Plan, kept: Path) -> dict[str, Any]:
