@@ -138,10 +138,10 @@ class _Run:
             self.start_attack(resumed)
         write_model(self.options.out, self.record.model)
 
-    def take_folder(self, resumed: bool) -> None:
+    def take_folder(self, resumed: Resumed | None) -> None:
         """Make the folder this run's: what an earlier run left there is removed."""
         self.folder_is_ours = True
-        clear_run(self.options.out, resumed)
+        clear_run(self.options.out, resumed is not None, seen=0 if resumed is None else resumed.seen)
         if isinstance(self.journal, StartingJournal):
             self.journal.take_place()
 
@@ -255,7 +255,7 @@ async def _take_up(run: _Run, session: Session, ahead: State | None) -> Resumed 
         run.checkpoints.last = resumed.state.rounds
     run.record = session.record
     if resumed is not None or not holds_run(out):
-        run.take_folder(resumed is not None)
+        run.take_folder(resumed)
     if resumed is not None:
         forget_later(out, resumed)
     return resumed
@@ -268,7 +268,7 @@ async def _conduct(run: _Run, session: Session, resumed: Resumed | None, on_join
     on_joined()
     await session.failure.for_thread(run.start_attack, resumed)
     if not run.folder_is_ours:  # only now: workers may not have come, and the attack may have been refused
-        run.take_folder(resumed=False)
+        run.take_folder(None)
     if run.config.records:
         run.recorder = TranscriptWriter(run.options.out / "transcript", run.config, setting)
         run.checkpoints.before = run.recorder.sync

@@ -8,7 +8,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError, field_validator
 from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.files.yaml_text import YamlError, parse_yaml
-from vfl.limits import CONFIG_BYTES
+from vfl.limits import CONFIG_BYTES, WAITING_BYTES
 from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection, Section, explain
 from vfl.topology import Kind, Topology
@@ -138,6 +138,25 @@ class ModelSection(PluginSection):
         return self
 
 
+class DeviceConfig(Section):
+    """What each role computes on, as torch names it; `auto` is cuda where there is one.
+
+    The attack alone takes the card by default: every process on a card holds a context of some hundred megabytes, and
+    a laptop has one card for the attack and all workers.
+    """
+
+    attack: str = "auto"
+    workers: str = "cpu"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_one_name(cls, value: Any) -> Any:
+        """Take `device: cuda` for all roles; `device: auto` for the default."""
+        if isinstance(value, str):
+            return {} if value == "auto" else {"attack": value, "workers": value}
+        return value
+
+
 class RunConfig(Section):
     """A whole run."""
 
@@ -153,9 +172,11 @@ class RunConfig(Section):
         Discriminator(_defence_kind),
     ] = PluginSection(name="none")
     attack: PluginSection = PluginSection(name="none")
-    device: str = "auto"
+    device: DeviceConfig = DeviceConfig()
     transcript: bool = False
     snapshots: int | None = Field(None, ge=1)
+    waiting_gb: float = Field(WAITING_BYTES / 1e9, gt=0)
+    """How many gigabytes of rounds may wait for the attack on disk before the rounds wait for it."""
 
     @model_validator(mode="after")
     def _workers_exist(self) -> "RunConfig":

@@ -35,6 +35,9 @@ IDS = 10_000_000
 ALIGN_BYTES = 2 << 30
 """What the hashes of all workers that are being aligned may take together."""
 
+WAITING_BYTES = 4_000_000_000
+"""What waits on disk for an attack that cannot keep up, if the config's `waiting_gb` says nothing else."""
+
 SPARE_CONNECTIONS = 64
 """Connections that a party accepts at once beyond two for each worker."""
 STREAMS = 8

@@ -23,7 +23,7 @@ class Trainer:
 
     def __init__(self, config: RunConfig, data: WorkerData, plan: Plan, rendezvous: Rendezvous) -> None:
         self._config, self._data, self._worker, self._rendezvous = config, data, plan.worker, rendezvous
-        self._device = resolve_device(config.device)
+        self._device = resolve_device(config.device.workers)
         self.defence = Chain(config.defence_of(plan.worker), plan)
         self._place = config.topology.bottom_of(plan.worker)
         model = build_bottom(config.model, data.box.shape, config.seed, self._place)

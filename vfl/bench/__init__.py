@@ -13,5 +13,6 @@ BENCHES = {
     "scale": "vfl.bench.scale:bench_scale",
     "shown": "vfl.bench.shown:bench_shown",
     "certificates": "vfl.bench.certificates:bench_certificates",
+    "cafe": "vfl.bench.cafe:bench_cafe",
 }
 """Each by its name, imported when it is asked for."""

@@ -108,11 +108,14 @@ def results(
 ) -> None:
     """Write RESULTS.md, the paper's tables beside ours, and the tables in docs/, from the results that are kept."""
     from vfl.sweep.results.docs import fill_docs, keep
+    from vfl.sweep.results.figures import draw_figures
     from vfl.sweep.results.page import draw_curves, write_page
 
     for source in add or []:
         print(f"kept as {keep(source, docs, experiments, kept)}")
     draw_curves(experiments, kept)
+    for picture in draw_figures(experiments, kept, docs):
+        print(f"{picture} is drawn")
     write_page(experiments, kept, page)
     for path in (page, *fill_docs(docs, experiments, kept)):
         print(f"{path} is written")
@@ -133,7 +136,7 @@ def bench(
         typer.Option(metavar="OLD.json NEW.json", help="all: print two files of --out beside each other."),
     ] = None,
 ) -> None:
-    """Measure: hot paths, the wire, training, attacks, matching, defences, faults, load, scale, or certificates."""
+    """Measure: hot paths, the wire, training, attacks, CAFE's steps, defences, faults, load, scale, or certificates."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name not in BENCHES:

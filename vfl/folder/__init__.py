@@ -13,7 +13,11 @@ from vfl.limits import plain
 _FILES = ("summary.json", "recovered.npz", "model.pt", "report.html", "rows.json", "rows.csv")
 _FOLDERS: dict[str, tuple[str, ...]] = {"snapshots": ("*.npz",), "waiting": ("*.safetensors",)}
 _KEPT_FILES = ("journal.jsonl",)
-_KEPT_FOLDERS = {"transcript": ("*.safetensors", "meta.json"), "checkpoints": ("*.safetensors",)}
+_KEPT_FOLDERS = {
+    "transcript": ("*.safetensors", "meta.json"),
+    "checkpoints": ("*.safetensors",),
+    "attack": ("state-*.safetensors",),
+}
 """What a run leaves in its folder, and what of it a run that is resumed goes on with."""
 
 
@@ -32,10 +36,11 @@ def holds_run(out: Path) -> bool:
     )
 
 
-def clear_run(out: Path, resumed: bool = False) -> None:
+def clear_run(out: Path, resumed: bool = False, seen: int = 0) -> None:
     """Remove what an earlier run left in a folder, so that nothing of it is taken for this run's.
 
-    A run that is resumed goes on with its journal, transcript and checkpoints.
+    A run that is resumed goes on with its journal, transcript and checkpoints, and with the snapshots of those rounds
+    that its attack has `seen` and is not shown again.
     """
     for name in (*_FILES, *(() if resumed else _KEPT_FILES)):
         (out / name).unlink(missing_ok=True)
@@ -45,7 +50,8 @@ def clear_run(out: Path, resumed: bool = False) -> None:
         if (out / name).is_symlink():  # what a link in it leads to is not this run's
             (out / name).unlink()
         for path in (path for pattern in patterns for path in (out / name).glob(pattern)):
-            path.unlink()
+            if not (name == "snapshots" and path.stem.isdecimal() and int(path.stem) <= seen):
+                path.unlink()
     remove(out / "events")
 
 

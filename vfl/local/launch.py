@@ -42,7 +42,8 @@ def check(config: RunConfig, data: Data) -> None:
     samples = len(data.x)
     shares = config.topology.even_shares(samples, config.federation.batch_size)
     check_facts(config, Facts.of(data))
-    resolve_device(config.device)
+    for name in {config.device.attack, config.device.workers}:
+        resolve_device(name)
     labels = known_labels(config, data)
     setting = Setting.of(config, boxes_of(data, config), data.classes, samples, shares=shares, labels=labels)
     chains = [config.defence_of(worker) for worker in range(config.federation.workers)]

@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from vfl.files.archive import ArchiveError, read_archive, save_arrays
 from vfl.folder.events import write_scores
 from vfl.folder.scores import PartyScore, Step
 from vfl.folder.summary import Summary, load_summary, save_summary
-from vfl.maths.metrics import REBUILT, exact_rows, psnr, r2, ssim
+from vfl.maths.metrics import REBUILT, exact_rows, mse, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.referee.pictures import save_pictures
@@ -92,8 +93,10 @@ def score_snapshot(path: Path, data: Data) -> Step:
     """Return how far the attack had got after some rounds."""
     arrays = _arrays(path)
     x, _ = put_in_order(arrays, data)
-    scores = score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
-    score = {key: scores[key] for key in ("psnr_mean", "r2") if key in scores}
+    if data.kind == "image":
+        score = {"psnr_mean": float(psnr(x, data.x).mean()), "mse_mean": float(mse(x, data.x).mean())}
+    else:
+        score = {"r2": score_table(x, data.x)["r2"]}
     return Step(round=int(arrays["round"]), seconds=float(arrays["seconds"]), **score)
 
 
@@ -113,9 +116,11 @@ def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
         "psnr_mean": float(values.mean()),
         "psnr_median": float(values.quantile(0.5)),
         "psnr_min": float(values.min()),
+        "mse_mean": float(mse(x, truth).mean()),
         "ssim_mean": float(ssim(x, truth).mean()),
         "share_30db": float((values >= REBUILT).double().mean()),
         "psnr_baseline": float(psnr(guess, truth).mean()),
+        "mse_baseline": float(mse(guess, truth).mean()),
         "ssim_baseline": float(ssim(guess, truth).mean()),
     }
 
@@ -172,12 +177,15 @@ def _against_guesses(config: RunConfig, data: Data, found: Tensor) -> dict[str, 
     slices = [score_images(own, truth) for own, truth in pairs]
     keys = {
         "psnr": "psnr_mean",
+        "mse": "mse_mean",
         "ssim": "ssim_mean",
         "psnr_baseline": "psnr_baseline",
         "ssim_baseline": "ssim_baseline",
     }
     scores = [{key: one[name] for key, name in keys.items()} for one in slices]
-    return {"parties": [PartyScore(worker=worker, **one) for worker, one in enumerate(scores)]}
+    parties = [PartyScore(worker=worker, **one) for worker, one in enumerate(scores)]
+    whole = {"psnr_slices": fmean(one["psnr"] for one in scores)} if scores else {}
+    return {"parties": parties, **whole}
 
 
 def _representation_errors(config: RunConfig, data: Data, arrays: dict[str, np.ndarray]) -> dict[str, float | None]:

@@ -13,7 +13,7 @@ from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
 from vfl.files import PRIVATE, PRIVATE_FOLDER, read_plain, sync, write_atomically
 from vfl.files.tensor_file import DamagedError, write_tensors
-from vfl.folder.transcript.files import RoundReader, files_of, round_name
+from vfl.folder.transcript.files import RoundReader, files_of, number_of, round_name
 from vfl.limits import CLASSES, FEATURES, JSON_BYTES, SAMPLES
 from vfl.observation import Observation, Setting
 from vfl.partition import Box, tiling_problem
@@ -65,8 +65,11 @@ class Transcript:
         if meta.pop("sha256", None) != _checksum(meta):
             raise DamagedError(f"{folder}/meta.json is damaged: its checksum does not fit")
         self.config = parse_config(meta.get("config", {}), f"{folder}/meta.json")
+        names = sorted(path.name for path in folder.glob("round-*.safetensors"))
+        self.first = next((number_of(name) for name in names), 1)
+        """The first round that is there: of a run that can be resumed, rounds that its attack needs no more may go."""
         # A run that was stopped early has fewer rounds than it planned.
-        self.rounds = len(list(folder.glob("round-*.safetensors")))
+        self.rounds = self.first - 1 + len(names)
         try:
             self.setting = _setting(meta["setting"], self.config, self.rounds)
         except (KeyError, TypeError, ValueError) as error:
@@ -74,8 +77,16 @@ class Transcript:
 
     def __iter__(self) -> Iterator[Observation]:
         """Yield the rounds; the model that the setting names is built, to compare its tensors with those on disk."""
+        return self.after(0)
+
+    def after(self, number: int) -> Iterator[Observation]:
+        """Yield the rounds after this one."""
+        if self.first > number + 1:
+            gone = f"{self._folder} has no rounds before {self.first}"
+            why = "the run's attack had seen them, and they were kept for it alone (transcript: true keeps all)"
+            raise DamagedError(f"{gone}: {why}")
         reader = RoundReader(self.setting, self._folder.joinpath, checked=True)
-        return map(reader.read, range(1, self.rounds + 1))
+        return map(reader.read, range(number + 1, self.rounds + 1))
 
 
 def forget_after(folder: Path, number: int) -> None:
