@@ -121,7 +121,7 @@ def bench(
     *,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
     data: Annotated[
-        Path | None, typer.Option(help="attack: an .npz file of images instead of the photographs.")
+        Path | None, typer.Option(help="attack, one_gradient: an .npz file of images instead of the photographs.")
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
     compare: Annotated[
@@ -139,6 +139,8 @@ def bench(
         measure(out, short, compare)
     elif name == "attack":
         measure(data, epochs, out, short)
+    elif name == "one_gradient":
+        measure(data, out, short)
     else:
         measure(out, short)
 
