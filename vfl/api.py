@@ -201,7 +201,7 @@ class Simulation(Run):
     """What the attack knew before the first round."""
     recovery: "Recovery"
     """The attack's own estimate."""
-    model: "ModelTensors"
+    model: "ModelTensors | None"
     """The parameters after the last round."""
 
 

@@ -7,6 +7,7 @@ BENCHES = {
     "attack": "vfl.bench.attack:bench_attack",
     "matching": "vfl.bench.matching:bench_matching",
     "defences": "vfl.bench.defences:bench_defences",
+    "one_gradient": "vfl.bench.one_gradient:bench_one_gradient",
     "side": "vfl.bench.side:bench_side",
     "faults": "vfl.bench.faults:bench_faults",
     "load": "vfl.bench.load:bench_load",

@@ -128,7 +128,7 @@ def bench(
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
     long: Annotated[bool, typer.Option("--long", help="faults: more than an hour of them, under attack.")] = False,
     data: Annotated[
-        Path | None, typer.Option(help="attack: an .npz file of images instead of the photographs.")
+        Path | None, typer.Option(help="attack, one_gradient: an .npz file of images instead of the photographs.")
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
     compare: Annotated[
@@ -150,6 +150,8 @@ def bench(
         measure(data, epochs, out, short)
     elif name == "faults":
         measure(out, short, long)
+    elif name == "one_gradient":
+        measure(data, out, short)
     else:
         measure(out, short)
 

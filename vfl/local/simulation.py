@@ -51,7 +51,8 @@ class Simulated:
 
     setting: Setting
     recovery: Recovery
-    model: ModelTensors
+    model: ModelTensors | None
+    """None where no round was done."""
 
 
 def simulate(
@@ -131,7 +132,6 @@ class _Rounds:
         """Let the attack recover, and write and score what came of it."""
         out, config, setting, record = self._out, self._config, self._setting, self._record
         assert setting is not None
-        assert record.model is not None
         write_model(out, record.model)
         assert self._follower is not None
         recover, journal = self._follower.recover, self._journal
