@@ -4,7 +4,7 @@ from pydantic import Field
 
 from attacker.exact.attack import Either, ExactAttack
 from attacker.exact.choice import Choice, Wanted, choose
-from attacker.exact.one_gradient.recover import OneGradient
+from attacker.exact.one_gradient.recover import OneGradient, OrTogether
 from attacker.interface import Attack, AttackPlugin, Lack, RefusalError, attacks
 from attacker.inversion import InversionOptions
 from vfl.observation import Setting
@@ -36,7 +36,10 @@ class Exact(AttackPlugin):
         if inversion is not None:
             inversion.check_engine()
         if choice.method == "one_gradient":
-            return OneGradient(setting, choice, inversion, trust_indices=self.trust_indices)
+            alone = OneGradient(setting, choice, inversion, trust_indices=self.trust_indices)
+            if choice.beside is None or inversion is None:
+                return alone
+            return OrTogether(alone, ExactAttack(setting, choice.beside, inversion))
         attack = ExactAttack(setting, choice, inversion)
         if choice.beside is None:
             return attack

@@ -60,7 +60,8 @@ def choose(setting: Setting, wanted: Wanted) -> Choice:
     for method in sorted(REFUSAL, key=lambda method: late and method == "subspaces"):
         refusal = REFUSAL[method](case)
         if refusal is None:
-            return _with_help(case) if method == "subspaces" else case.choice(method)
+            help_of = {"subspaces": _with_help, "one_gradient": _with_followers}.get(method)
+            return help_of(case) if help_of else case.choice(method)
         refusals[method] = replace(refusal, by=method.replace("_", " "))
     raise RefusalError("exact", *(refusals[method] for method in REFUSAL))
 
@@ -224,6 +225,12 @@ def _with_help(case: _Case) -> Choice:
         f"set attack.method to least_squares."
     )
     return replace(choice, hint=hint)
+
+
+def _with_followers(case: _Case) -> Choice:
+    """Choose one gradient each, with subspaces beside it where they could follow the samples through rounds."""
+    choice = case.choice("one_gradient")
+    return choice if _subspaces_refusal(case) else replace(choice, beside=case.choice("subspaces"))
 
 
 def _despite_chance(case: _Case, wanted: Wanted) -> Choice:

@@ -141,6 +141,23 @@ def test_it_is_chosen_where_two_epochs_of_frozen_parameters_are_not_to_be_had() 
     one_epoch, moving = Exact().start(setting_for(x, 8, 3)), Exact().start(setting_for(x, 8, 6, frozen=False))
     assert type(frozen).__name__ == "ExactAttack"
     assert type(one_epoch).__name__ == type(moving).__name__ == "OneGradient"
+    followed = Exact().start(setting_for(x, 8, 9, frozen=False))  # three epochs: samples could be followed, too
+    assert type(followed).__name__ == "OrTogether"
+
+
+def test_where_one_gradient_shows_little_the_rounds_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = images(12)
+    setting = setting_for(x, 4, 12, frozen=False, workers=2)
+    solve = search.solve_batch
+
+    def blind(*args: Any, **kwargs: Any) -> Batch:
+        batch = solve(*args, **kwargs)
+        return replace(batch, rows=batch.rows[:1])
+
+    monkeypatch.setattr(search, "solve_batch", blind)
+    recovery = recovered(setting, x, y, TrainingConfig(lr=0.01))
+    assert found(setting, recovery, x) >= 10
+    assert any("certifies more is kept: subspaces" in note for note in recovery.notes)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """All rounds together: each batch from its own gradient, its data by step III, names from rounds that share samples."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
 from attacker.certificate import Evidence
+from attacker.exact.attack import ExactAttack, certified
 from attacker.exact.choice import Choice
 from attacker.exact.collect import noisy
 from attacker.exact.notes import ALTERED, NOT_RECOVERED, notes_on_certificates, notes_on_models
@@ -17,6 +19,9 @@ from attacker.inversion.values import prior
 from vfl.errors import UserError
 from vfl.models import build_bottom
 from vfl.observation import Observation, Setting
+
+ENOUGH = 0.9
+"""The share of slices from which on no other way is tried: that takes its time, and mends a few at best."""
 
 
 class OneGradient:
@@ -101,6 +106,35 @@ class OneGradient:
         nothing = torch.zeros(0, self._setting.workers)
         yield from notes_on_models(self._setting, self._choice, bottoms, residuals=nothing, inverted=None)
         yield from search.notes
+
+
+class OrTogether:
+    """One gradient each, and rounds together where that leaves many slices open: what certifies more is kept."""
+
+    def __init__(self, alone: OneGradient, together: ExactAttack) -> None:
+        self._alone, self._together = alone, together
+
+    def observe(self, observation: Observation) -> None:
+        """Show both a round."""
+        self._alone.observe(observation)
+        self._together.observe(observation)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Recover by one gradient each; by subspaces too if fewer than `ENOUGH` of the slices are found."""
+        first = self._alone.recover(progress)
+        assert first.slices is not None
+        found = torch.stack([part.flatten(1).isfinite().all(dim=1) for part in first.slices])
+        if float(found.double().mean()) >= ENOUGH:
+            return first
+        try:
+            second = self._together.recover(progress)
+        except UserError as error:  # a run that ended early
+            return replace(first, notes=(*first.notes, f"By subspaces nothing more: {error}."))
+        kept, other, names = first, second, ("one gradient each", "subspaces")
+        if certified(second) >= certified(first):
+            kept, other, names = second, first, names[::-1]
+        note = f"Of two ways the one that certifies more is kept: {names[0]}, {certified(kept)} slices"
+        return replace(kept, notes=(*kept.notes, f"{note}; {names[1]}, {certified(other)}."))
 
 
 def waves(rounds: Sequence[Seen]) -> Iterator[list[int]]:
