@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from attacker.inversion.objective import Goal, Objective, lay_out
+from attacker.inversion.objective import Goal, Objective, lay_out, roughly
 from attacker.inversion.values import (
     InversionOptions,
     allowed,
@@ -86,18 +86,48 @@ def attempt(
         middle, gentle = (best, GENTLE) if repairs(number) else (nothing_known(best), 1.0)
         start = middle + start_near(best, options.noise, number < 2) * noise.to(best.device)
         steps = options.search_steps * (1 + number // 2 * 2)
-    return polish(objective, search(objective, start, options, steps=steps, gentle=gentle, tick=tick), options, tick)
+    how = _softer(options) if number >= SOFT_FROM else options
+    x = search(objective, start, how, steps=steps, gentle=gentle, tick=tick)
+    return _down(objective, x, options, tick)
 
 
 ESTIMATED = 0.6
 """The share of its steps that the first search takes if it starts from an estimate."""
 GENTLE = 1 / 3
 """How fast and how smooth a search is where there is something to keep, beside one from grey."""
+SOFT_FROM, SOFT, SMOOTH = 3, 1 / 4, 3.0
+"""The attempt from which on searches are softer and smoother: slower, but they pass by minima that others end in."""
+
+
+def _softer(options: InversionOptions) -> InversionOptions:
+    change = {"sharpness": SOFT * options.sharpness, "smoothness": SMOOTH * options.smoothness}
+    return options.model_copy(update=change)
 
 
 def repairs(number: int) -> bool:
     """Tell whether an attempt starts from what the one before it found, most of which is right, or from grey."""
     return number % 2 == 1
+
+
+BREATH, CALM = 1.2, 1 / 20
+"""The steps of the search that interrupts a slow way down, beside those of the first, and how gentle it is."""
+
+
+def _down(objective: Goal, x: Tensor, options: InversionOptions, tick: Tick) -> tuple[Tensor, Tensor]:
+    """Return x at a minimum of each sample's residual, and that; a slow way down is interrupted by a calm search.
+
+    Where h says little, as in a network that was trained, quasi-Newton steps creep along directions that h hardly
+    tells. What total variation says of these brings the next steps to the end.
+    """
+    best, residual, slow = descend(objective, x, options, tick, pace=PACE)
+    rows = slow.nonzero().flatten()
+    if len(rows):
+        some, steps = objective.rows(rows), math.ceil(BREATH * options.search_steps)
+        calm = search(some, best[rows], options, steps=steps, gentle=CALM, tick=tick)
+        found, left, _ = descend(some, calm, options, tick)
+        better = left < residual[rows]
+        best[rows[better]], residual[rows[better]] = found[better], left[better]
+    return best, residual
 
 
 BETAS = (0.7, 0.9)
@@ -109,6 +139,7 @@ COLOUR = 2.0
 def search(objective: Goal, x: Tensor, options: InversionOptions, *, steps: int, gentle: float, tick: Tick) -> Tensor:
     """Return where annealed Adam gets to from x: it starts smooth and soft and ends at the true problem."""
     adam = Adam(BETAS)
+    objective = roughly(objective, x)
     for step in range(steps):
         tick()
         left = 1 - step / steps
@@ -143,37 +174,63 @@ def _differences(x: Tensor) -> Tensor:
 SHARPNESS, SHARPEST = 0.25, 400.0
 """Of the way down: the first over the residual, the second at most. The gradient is as soft as is unknown which cell of
 a window wins: the smaller the errors are, the nearer two cells must be for that."""
-LOOK_EVERY = 5
-PATIENCE = 4
+LOOK_EVERY, PATIENCE = 3, 6
 STUCK = 0.9
 """A sample whose residual fell by less than this factor in the last `PATIENCE` looks is in a wrong basin."""
+PACE, NEARLY = 0.5, 1e-2
+"""One whose residual is below the second and fell by less than the first in as many looks is in the right basin, but
+slow."""
 
 
 def polish(objective: Goal, x: Tensor, options: InversionOptions, tick: Tick) -> tuple[Tensor, Tensor]:
-    """Return x, allowed, at a minimum of each sample's residual, and that; finished and stuck samples are dropped."""
+    """Return x, allowed, at a minimum of each sample's residual, and that."""
+    return descend(objective, x, options, tick)[:2]
+
+
+def descend(
+    objective: Goal, x: Tensor, options: InversionOptions, tick: Tick, *, pace: float = STUCK
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x, allowed, at a minimum of each sample's residual, that, and who was dropped as slower than the pace.
+
+    Finished and stuck samples are dropped too.
+    """
     best, residual = allowed(x).clone(), torch.full((len(x),), torch.inf, device=x.device)
-    index = torch.arange(len(x), device=x.device)
+    index, slow = torch.arange(len(x), device=x.device), torch.zeros(len(x), dtype=torch.bool, device=x.device)
     state = _start(objective, x)
     before = [torch.full_like(state.value, torch.inf)] * PATIENCE
     for step in range(options.polish_steps + 1):
         if step % LOOK_EVERY == 0 or step == options.polish_steps:
-            going = (state.value > options.tolerance**2) & (state.value < STUCK**2 * before[0])
-            going &= step < options.polish_steps
-            before = [*before[1:], state.value]
-            look = (~going | near_levels(state.x, options.levels)).nonzero().flatten()
-            if len(look):
-                found, left = feasible(objective.rows(look), state.x[look], options.levels)
-                best[index[look]], residual[index[look]] = found, left
-                going[look] &= left > options.tolerance
+            snapped, *exact = _snap(objective, state.x, options)
+            best[index[snapped]], residual[index[snapped]] = exact
+            going = (state.value > options.tolerance**2) & (state.value < STUCK**2 * before[0]) & ~snapped
+            late = going & (state.value >= pace**2 * before[0]) & (state.value < NEARLY**2)
+            slow[index[late]] = True
+            going &= ~late & (step < options.polish_steps)
+            end = (~going & ~snapped).nonzero().flatten()
+            if len(end):
+                best[index[end]], residual[index[end]] = feasible(objective.rows(end), state.x[end], options.levels)
             if not going.any():
                 break
+            before = [*before[1:], state.value]
             if not going.all():
                 keep = going.nonzero().flatten()
                 index, objective, state = index[keep], objective.rows(keep), state.rows(keep)
                 before = [loss[keep] for loss in before]
         tick()
         state = state.step(partial(_value, objective, _sharpness(state.value.sqrt())))
-    return best, residual
+    return best, residual, slow
+
+
+def _snap(objective: Goal, x: Tensor, options: InversionOptions) -> tuple[Tensor, Tensor, Tensor]:
+    """Tell which samples' pixels, rounded to their levels, explain h to the tolerance; return these, and residuals."""
+    some = near_levels(x, options.levels).nonzero().flatten()
+    rounded = in_levels(allowed(x[some]), options.levels)
+    if not len(some) or rounded is None:
+        return torch.zeros(len(x), dtype=torch.bool, device=x.device), x[:0], x.new_zeros(0)
+    left = objective.rows(some).residuals(rounded)
+    good = left <= options.tolerance
+    done = torch.zeros(len(x), dtype=torch.bool, device=x.device).index_fill(0, some[good], True)
+    return done, rounded[good], left[good]
 
 
 def feasible(objective: Goal, x: Tensor, levels: int) -> tuple[Tensor, Tensor]:

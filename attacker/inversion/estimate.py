@@ -5,11 +5,13 @@ sharp, shaded and textured, as things do in pictures. What is linear in the way 
 needs no image of any data set.
 """
 
+import copy
 import math
 
 import torch
 from torch import Tensor, nn
 
+from attacker.inversion.objective import lay_out
 from vfl.models.layers import representation
 from vfl.seeds import generator
 
@@ -26,6 +28,8 @@ def estimates(model: nn.Module, layer: str, targets: Tensor, shape: tuple[int, .
     if len(shape) != 3 or math.prod(shape) > LARGEST:
         return None
     own = made_up(IMAGES, shape, generator(seed, "inversion estimate"))
+    model = copy.deepcopy(model)
+    own = own.to(memory_format=lay_out(model, layer, own))
     h, y = _representations(model, layer, own), own.flatten(1)
     middle_h, middle_y = h.mean(0), y.mean(0)
     apart = h - middle_h

@@ -1,13 +1,14 @@
 """How far the representations of a chunk of samples are from their targets."""
 
 import contextlib
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from attacker.inversion.coarse import CoarseGradients
+from attacker.inversion.coarse import CoarseGradients, faster
 from attacker.inversion.pooling import Sharpness, SoftenedPooling
 from vfl.models.layers import representation
 
@@ -37,6 +38,8 @@ class Objective:
     targets: Tensor
     lengths: Tensor
     unit: bool = False
+    dtype: torch.dtype = torch.float32
+    """What the model computes in."""
 
     @classmethod
     def of(cls, model: nn.Module, layer: str, targets: Tensor, unit: bool = False) -> "Objective":
@@ -46,18 +49,18 @@ class Objective:
 
     def rows(self, index: Tensor) -> "Objective":
         """Return the objective of some of the samples."""
-        return Objective(self.model, self.layer, self.targets[index], self.lengths[index], self.unit)
+        return replace(self, targets=self.targets[index], lengths=self.lengths[index])
 
     def errors(self, x: Tensor, sharpness: Sharpness) -> Tensor:
         """Return (h(x) - h) / |h|, differentiable, max-pooling's gradient softened."""
         with SoftenedPooling(sharpness), CoarseGradients():
-            h = representation(self.model, self.layer, x)
+            h = representation(self.model, self.layer, x.to(self.dtype)).float()
         return self._apart(h) / self.lengths[:, None]
 
     def residuals(self, x: Tensor) -> Tensor:
         """Return |h(x) - h| / |h| of each sample."""
         with torch.no_grad():
-            h = representation(self.model, self.layer, x)
+            h = representation(self.model, self.layer, x.to(self.dtype)).float()
         residuals: Tensor = self._apart(h).norm(dim=1) / self.lengths
         return residuals
 
@@ -67,6 +70,27 @@ class Objective:
         along = (h * self.targets).sum(dim=1, keepdim=True).detach()
         direction: Tensor = h / h.norm(dim=1, keepdim=True).clamp_min(1e-20)
         return direction * torch.where(along < 0, -1.0, 1.0) - self.targets
+
+
+ROUGH = 0.02
+"""How far representations in bfloat16 may be off, relative; models that are further off are searched in float32."""
+
+
+@torch.no_grad()
+def roughly(goal: Goal, x: Tensor) -> Goal:
+    """Return the same goal in bfloat16 where this processor is made for it: a search need not see the last digits.
+
+    A model whose own code insists on float32, or that loses too much, keeps its digits.
+    """
+    if not isinstance(goal, Objective) or x.dim() != 4 or x.device.type != "cpu" or not faster():
+        return goal
+    rough = replace(goal, model=copy.deepcopy(goal.model).bfloat16(), dtype=torch.bfloat16)
+    with contextlib.suppress(RuntimeError):
+        here = representation(goal.model, goal.layer, x[:4])
+        there = representation(rough.model, goal.layer, x[:4].bfloat16())
+        if float((there - here).norm()) <= ROUGH * float(here.norm()):
+            return rough
+    return goal
 
 
 @torch.no_grad()
