@@ -48,7 +48,7 @@ class Search:
         """Go up random objectives until a vertex that is no known ray is accepted by `offer(e)`, or none ascends."""
         polytope, rows = self._polytope, self._polytope.rows
         marks = np.array([ray.e for ray in known]).reshape(-1, self._space.rank) @ self._from_e.T
-        marks /= np.linalg.norm(marks, axis=1, keepdims=True)
+        marks /= np.maximum(np.linalg.norm(marks, axis=1, keepdims=True), 1e-300)
         enough = self.k + max(4.0, 0.3 * self.k)
         tried = 0
         hit = False

@@ -49,7 +49,7 @@ class Polytope:
         while dimension < k:
             step = _apart(objective, met[:dimension])
             length = float(np.linalg.norm(step))
-            if length < 1e-6 * np.linalg.norm(objective):
+            if length <= 1e-6 * np.linalg.norm(objective):
                 objective = self._rng.standard_normal((k,))
                 continue
             slopes = self.rows @ (step / length)
