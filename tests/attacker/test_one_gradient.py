@@ -97,6 +97,25 @@ def test_what_the_first_epoch_hides_a_later_round_shows(monkeypatch: pytest.Monk
     assert lost  # rounds of the second epoch, those that have what is missing
 
 
+@pytest.mark.parametrize("trust", [True, False])
+def test_gradients_that_show_nobody_leave_every_sample_unknown(trust: bool) -> None:
+    x, y = images(12)
+    setting = setting_for(x, 4, 3, frozen=False, workers=2)
+
+    def drowned(observation: Observation) -> Observation:
+        draw = torch.Generator().manual_seed(observation.round)
+        noisy = tuple(
+            {name: torch.randn(part.shape, generator=draw) for name, part in own.items()}
+            for own in observation.gradients.bottoms
+        )
+        return replace(observation, gradients=replace(observation.gradients, bottoms=noisy))
+
+    recovery = recovered(setting, x, y, change=drowned, trust_indices=trust)
+    assert recovery.slices is not None
+    assert all(own.isnan().all() for own in recovery.slices)
+    assert any("12 of 12 samples were not recovered" in note for note in recovery.notes)
+
+
 def renamed(samples: int) -> Any:
     """Return a change of observations: other names for the rows in each round, as `defence: indices` makes them."""
 

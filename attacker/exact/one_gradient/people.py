@@ -34,13 +34,14 @@ class People:
     """The residual up to which a slice is sure."""
 
     @classmethod
-    def nobody(cls, setting: Setting, choice: Choice, acceptable: float) -> "People":
-        """Return none."""
+    def unknown(cls, count: int, setting: Setting, choice: Choice, acceptable: float) -> "People":
+        """Return so many of whom nothing is known."""
+        double = torch.float64
         return cls(
-            x=tuple(torch.zeros(0, *box.shape) for box in setting.boxes),
-            h=tuple(torch.zeros(0, layer.inputs, dtype=torch.float64) for layer in choice.layers),
-            residual=torch.zeros(0, setting.workers),
-            labels=torch.zeros(0, dtype=torch.long),
+            x=tuple(torch.full((count, *box.shape), torch.nan) for box in setting.boxes),
+            h=tuple(torch.full((count, layer.inputs), torch.nan, dtype=double) for layer in choice.layers),
+            residual=torch.full((count, setting.workers), torch.nan),
+            labels=torch.full((count,), -1),
             acceptable=acceptable,
         )
 

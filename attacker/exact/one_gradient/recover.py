@@ -11,6 +11,7 @@ from attacker.exact.choice import Choice
 from attacker.exact.collect import noisy
 from attacker.exact.notes import ALTERED, NOT_RECOVERED, notes_on_certificates, notes_on_models
 from attacker.exact.one_gradient.kept import Kept, Seen
+from attacker.exact.one_gradient.people import People
 from attacker.exact.one_gradient.search import Search
 from attacker.exact.workers.labels import NOTE
 from attacker.interface import Progress, Recovery
@@ -57,11 +58,9 @@ class OneGradient:
     def _recovery(self, search: Search) -> Recovery:
         names, setting = search.names(), self._setting
         people = search.people
-        rows = names.person
-        found = people.take(rows.clamp_min(0))
-        lost = rows < 0
-        for part in (*found.x, *found.h, found.residual):
-            part[lost] = torch.nan
+        lost = names.person < 0
+        nobody = People.unknown(1, setting, self._choice, people.acceptable)
+        found = people.joined(nobody).take(torch.where(lost, len(people), names.person))
         known = None if setting.labels is None or not self._trusts else torch.tensor(setting.labels)
         labels = torch.where(lost, -1, found.labels) if known is None else known
         certificates = self._evidence.certify(found.x, labels, batches=names.batches) if self._inversion else None

@@ -49,7 +49,7 @@ class Search:
 
     def __post_init__(self) -> None:
         acceptable = self.inversion.acceptable if self.inversion else 0.0
-        self.people = People.nobody(self.setting, self.choice, acceptable)
+        self.people = People.unknown(0, self.setting, self.choice, acceptable)
         self.presence = Presence(self.kept, self.choice, self.setting.samples, self.trusts)
 
     def look(self, wave: Sequence[int], progress: Progress) -> bool:
