@@ -166,9 +166,9 @@ class _Batches:
 
 
 def _evaluations(config: RunConfig, plan: Plan) -> int:
-    """Return how often test samples are counted: every so many rounds, and at the end."""
+    """Return how often test samples are counted: before the first round, every so many rounds, and at the end."""
     every = config.training.evaluate_every
-    return 1 + (plan.rounds // every if every else 0)
+    return 1 + config.training.evaluate_first + (plan.rounds // every if every else 0)
 
 
 def _value_problems(tensors: Tensors) -> Iterator[str]:

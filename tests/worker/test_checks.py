@@ -130,6 +130,11 @@ def test_test_samples_are_counted_whole_batches_at_a_time_and_no_more_often_than
         checks.round(evaluate(8, last, version))
     with pytest.raises(RunFailedError, match="evaluates once more, and the config here plans 3 evaluations"):
         checks.round(evaluate(9, first, 8))
+    once_more = checks_of(data=data, training={"lr": 0.1, "evaluate_first": True})
+    for version in (0, 7):
+        once_more.round(evaluate(7, first, version))
+    with pytest.raises(RunFailedError, match="plans 2 evaluations"):
+        once_more.round(evaluate(7, first, 8))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30, -1e7])
