@@ -71,9 +71,10 @@ def _opened(path: Path, read: Callable[[zipfile.ZipFile], T]) -> T:
 
 
 def _read(
-    archive: zipfile.ZipFile, wanted: Collection[str] | None, *, limit: int = ARCHIVE_BYTES, packed: bool = True
+    archive: zipfile.ZipFile, wanted: Collection[str] | None, *, limit: int | None = None, packed: bool = True
 ) -> dict[str, np.ndarray]:
     members = dict(_members(archive, wanted))
+    limit = ARCHIVE_BYTES if limit is None else limit
     total = sum(info.file_size for info in members.values())
     if total > limit:
         raise ArchiveError(f"its arrays unpack to {total} bytes, the limit is {limit}")
