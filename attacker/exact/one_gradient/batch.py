@@ -79,7 +79,7 @@ def solve_batch(
 
 def _rows(found: Sequence[Found], present: Sequence[Present], joined: Joined) -> list[Row]:
     """Return the samples: candidates that agree beyond doubt are one, others are one each."""
-    linked = beyond_doubt(joined.together, BELIEVED) if joined.together else torch.zeros_like(joined.misfits).bool()
+    linked = beyond_doubt(joined.forward, BELIEVED) if joined.forward else torch.zeros_like(joined.misfits).bool()
     rows: list[Row] = []
     for at in range(len(joined.labels)):
         together: dict[int, Tensor] = {}

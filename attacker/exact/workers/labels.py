@@ -30,8 +30,8 @@ class Joined:
     """(samples, workers): the share of v that the known network cannot have sent back; NaN where v is unknown."""
     notes: tuple[str, ...] = ()
     """Why candidates could not be compared, if so."""
-    together: Sequence[Equations] = ()
-    """What each worker's candidates, in this order, say of softmax minus label; none where they cannot be compared."""
+    forward: Forward | None = None
+    """What candidates in this order make of each other; None where they cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +93,13 @@ def join_workers(
             for order, chosen in zip(orders, rearrange(forward, len(slots), len(own)).T, strict=True):
                 order[slots] = order[slots][chosen]
     together = [worker.take(order) for worker, order in zip(apart, orders, strict=True)]
-    u = common_u(together)
-    labels = _labels(u, together, [sent[order] for sent, order in zip(z, orders, strict=True)], top)
+    u, sent = common_u(together), [own[order] for own, order in zip(z, orders, strict=True)]
+    labels = _labels(u, together, sent, top)
     misfits = torch.stack([worker.misfit for worker in together], dim=1)
     several = torch.tensor([n for cell in cells if len(cell.samples) > 1 for n in cell.samples], dtype=torch.long)
     # Only in a cell of several may workers be matched wrongly: then their equations for u disagree
     misfits[several] = torch.maximum(misfits[several], _disagreement([worker.take(several) for worker in together]))
-    return Joined(tuple(orders), labels, misfits, together=together)
+    return Joined(tuple(orders), labels, misfits, forward=Forward(sent, together, top))
 
 
 @dataclass(frozen=True)

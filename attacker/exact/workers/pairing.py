@@ -97,23 +97,6 @@ def match(cells: Sequence[Cell], workers: Sequence[Equations]) -> list[Tensor]:
     return orders
 
 
-def beyond_doubt(workers: Sequence[Equations], believed: float) -> Tensor:
-    """Tell which workers' candidates (samples, workers) belong with the others of their row, and no other could.
-
-    A candidate that fits must fit by far better than the next one: samples of one label may have nearly the same u.
-    """
-    count = len(workers[0].b)
-    sure = torch.zeros(count, len(workers), dtype=torch.bool)
-    for m, own in enumerate(workers):
-        others = [worker for i, worker in enumerate(workers) if i != m]
-        if others:
-            cost = _residuals(*_stacked(others), own)
-            fits = cost.diagonal().clone()
-            next_best = cost.fill_diagonal_(torch.inf).min(dim=1).values
-            sure[:, m] = (fits < believed) & (fits < CLOSEST * next_best) & own.misfit.isfinite()
-    return sure
-
-
 def common_u(workers: Sequence[Equations]) -> Tensor:
     """Return u (samples, classes) for each sample from all workers' equations."""
     a, b = _stacked(workers)
@@ -157,7 +140,7 @@ class Forward:
         self, z: Sequence[Tensor], workers: Sequence[Equations], top: nn.Module, labels: Tensor | None = None
     ) -> None:
         """Begin; `labels` are those that the samples may have, if any are known."""
-        self._z, self._workers, self._top = z, workers, top
+        self._z, self.workers, self._top = z, workers, top
         self._impossible = torch.ones(workers[0].b.shape[1], dtype=torch.bool)
         self._impossible[slice(None) if labels is None else labels] = False
         self._weight = [worker.weight.square() for worker in workers]
@@ -173,7 +156,7 @@ class Forward:
 
     def _backward(self, choice: Tensor) -> tuple[Tensor, Tensor]:
         """Where an h is missing p cannot be predicted: the others' equations for u must still agree."""
-        picked = [worker.take(choice[:, m]) for m, worker in enumerate(self._workers)]
+        picked = [worker.take(choice[:, m]) for m, worker in enumerate(self.workers)]
         u = common_u(picked)
         away = torch.stack([((own.a @ u[:, :, None])[:, :, 0] - own.b).square().sum(dim=1) for own in picked])
         weight = torch.stack([own.weight.square() for own in picked])
@@ -187,13 +170,37 @@ class Forward:
         guesses = p[:, None] - torch.eye(p.shape[1], dtype=p.dtype)  # (n, labels, classes)
         cost = p.new_zeros(len(p), p.shape[1])
         total = p.new_zeros(len(p))
-        for m, worker in enumerate(self._workers):
+        for m, worker in enumerate(self.workers):
             picked = choice[:, m]
             away = (guesses @ worker.a[picked].transpose(1, 2) - worker.b[picked, None]).square().sum(dim=2)
             cost += self._weight[m][picked, None] * away
             total += self._weight[m][picked]
         low = cost.masked_fill(self._impossible, torch.inf).min(dim=1)
         return (low.values / total).sqrt(), low.indices
+
+
+def beyond_doubt(forward: Forward, believed: float) -> Tensor:
+    """Tell which candidates (samples, workers) belong with the others of their row, and no other could.
+
+    One that fits must fit by far better than the next: samples of one label may have nearly the same u. Run forward,
+    all workers' candidates must be right for one of them to fit; their equations for u say less, but of any two.
+    """
+    equations = forward.workers
+    count, workers = len(equations[0].b), len(equations)
+    sure = torch.zeros(count, workers, dtype=torch.bool)
+    row = torch.arange(count)
+    for m, own in enumerate(equations):
+        others = [worker for i, worker in enumerate(equations) if i != m]
+        if not others:
+            continue
+        choice = row[:, None, None].repeat(1, count, workers)
+        choice[:, :, m] = row
+        run = forward.best(choice.flatten(0, 1))[0].reshape(count, count).nan_to_num(UNFIT)
+        for cost in (_residuals(*_stacked(others), own), run):
+            fits = cost.diagonal().clone()
+            following = cost.fill_diagonal_(torch.inf).min(dim=1).values
+            sure[:, m] |= (fits < believed) & (fits < CLOSEST * following) & own.misfit.isfinite()
+    return sure
 
 
 def rearrange(forward: Forward, count: int, workers: int) -> Tensor:
