@@ -1,12 +1,13 @@
 """What an attack is: it observes rounds, then recovers; it never sees more than `Observation` and `Setting`."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 from attacker.refusal import Lack, RefusalError
 from vfl.observation import Observation, Setting
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
+from vfl.seats import SeatKind
 
 __all__ = [
     "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Recovery", "RefusalError", "Setting",
@@ -27,8 +28,8 @@ def share(progress: Progress, make: Callable[[], Recovery]) -> None:
 class Attack(Protocol):
     """A running attack."""
 
-    def observe(self, observation: Observation) -> None:
-        """Take in one round as it comes."""
+    def observe(self, observation: Any, /) -> None:
+        """Take in one round as it comes: the observation of the seat that the attack is played from."""
 
     def recover(self, progress: Progress, /) -> Recovery:
         """Return the best estimate from the rounds so far; called after the last round, or now and then before."""
@@ -37,12 +38,15 @@ class Attack(Protocol):
 class AttackPlugin(Plugin):
     """An attack by name: its fields are its options."""
 
+    seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"coordinator"}),)
+    """From where it can be played: each of these is enough. One of several seats is shown what all of them see."""
+
     def start(self, setting: Setting) -> Attack:
         """Begin, or raise RefusalError with what the attack needs and the setting lacks."""
         raise NotImplementedError
 
 
-_OURS = ("least_squares", "exact", "adaptive", "cafe", "theory", "rgap", "matching.rivals")
+_OURS = ("least_squares", "exact", "adaptive", "cafe", "theory", "rgap", "matching.rivals", "labels.clusters")
 attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])
 
 
@@ -50,11 +54,17 @@ attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" f
 class NoAttack(AttackPlugin):
     """Looks at nothing and recovers nothing."""
 
+    seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (
+        frozenset({"coordinator"}),
+        frozenset({"label_holder"}),
+        frozenset({"worker"}),
+    )
+
     def start(self, setting: Setting) -> Attack:  # noqa: ARG002
         """Begin: nothing is kept from round to round."""
         return self
 
-    def observe(self, observation: Observation) -> None:
+    def observe(self, observation: Any) -> None:
         """Look away."""
 
     def recover(self, progress: Progress) -> Recovery:  # noqa: ARG002

@@ -11,6 +11,7 @@ from vfl.files.yaml_text import YamlError, parse_yaml
 from vfl.limits import CONFIG_BYTES
 from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection, Section, explain
+from vfl.seats import COORDINATOR, Adversary, Seat, seats_of
 from vfl.topology import Kind, Topology
 
 SILENCE_SECONDS = 30.0
@@ -150,6 +151,7 @@ class RunConfig(Section):
         | Annotated[DefencesByWorker, Tag("(by worker)")],
         Discriminator(_defence_kind),
     ] = PluginSection(name="none")
+    adversary: Adversary = "coordinator"
     attack: PluginSection = PluginSection(name="none")
     device: str = "auto"
     transcript: bool = False
@@ -173,6 +175,12 @@ class RunConfig(Section):
                 "defence indices keeps the coordinator from knowing the rows of a batch, and with label_holder: "
                 "coordinator it must know them to find their labels; give the labels to a worker"
             )
+        seats = self.seats
+        if self.federation.checkpoint_every is not None and seats != (COORDINATOR,):
+            raise ValueError(
+                "federation.checkpoint_every: a run whose adversary is not the coordinator alone cannot be resumed; "
+                "leave it out"
+            )
         return self
 
     @property
@@ -181,9 +189,23 @@ class RunConfig(Section):
         return self.federation.topology
 
     @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Return who is curious."""
+        return seats_of(self.adversary, self.topology)
+
+    def curious_seat(self, party: int | None) -> Seat | None:
+        """Return the seat of a party that is curious, None of one that is not; the coordinator's number is None."""
+        return next((seat for seat in self.seats if seat.worker == party), None)
+
+    def attacks_at(self, party: int | None) -> bool:
+        """Tell whether the attack follows the rounds at this party: it does so at a party that is curious alone."""
+        return self.attack.name != "none" and self.seats == (self.curious_seat(party),)
+
+    @property
     def records(self) -> bool:
-        """Whether the rounds are kept on disk: if asked for, and for an attack that would have to see them again."""
-        return self.transcript or (self.federation.checkpoint_every is not None and self.attack.name != "none")
+        """Whether curious parties keep their rounds on disk: if asked for, and for an attack that reads them later."""
+        later = self.federation.checkpoint_every is not None or len(self.seats) > 1
+        return self.transcript or (later and self.attack.name != "none")
 
     @property
     def aligns(self) -> bool:

@@ -18,12 +18,22 @@ from worker.defences import Chain, Plan, WithheldError
 from worker.exchange import Peer
 from worker.party import Bottom, Counted, Learned, Top, Upload
 from worker.rendezvous import Rendezvous
+from worker.tap import Onlooker, Tap
 
 
 class Trainer:
     """Computes what each round asks of this worker; the session tells it which rounds there are."""
 
-    def __init__(self, config: RunConfig, data: WorkerData, plan: Plan, rendezvous: Rendezvous) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        data: WorkerData,
+        plan: Plan,
+        rendezvous: Rendezvous,
+        *,
+        onlooker: Onlooker | None = None,
+    ) -> None:
+        """Prepare; the `onlooker` is shown the rounds if the config says that this worker is curious."""
         self._config, self._data, self._worker, self._rendezvous = config, data, plan.worker, rendezvous
         self._device = resolve_device(config.device)
         self.defence = Chain(config.defence_of(plan.worker), plan)
@@ -32,6 +42,8 @@ class Trainer:
         self._bottom = Bottom(model, data.x, data.x_test, self._device)
         self._top: Top | None = None
         self._peer: Peer | None = None
+        seat = config.curious_seat(plan.worker)
+        self.tap = None if seat is None or onlooker is None else Tap(config, data, seat, onlooker)
 
     def meet_peers(self, start: Start) -> None:
         """Begin as the label holder: build the top model, and let the other workers bring their outputs."""
@@ -62,11 +74,14 @@ class Trainer:
         top = self._top.parameters if self._top else {}
         check_parameters(bundle, with_prefix(BOTTOM, self._bottom.parameters) | with_prefix(TOP, top))
 
-    def load(self, parameters: Tensors) -> None:
+    def load(self, parameters: Tensors, version: int) -> None:
         """Take over new parameters."""
-        self._bottom.load(without_prefix(BOTTOM, parameters))
+        bottom, top = without_prefix(BOTTOM, parameters), without_prefix(TOP, parameters)
+        self._bottom.load(bottom)
         if self._top:
-            self._top.load(without_prefix(TOP, parameters))
+            self._top.load(top)
+        if self.tap is not None:
+            self.tap.load(version, bottom, top)
 
     def train(self, number: int, indices: Tensor) -> Upload:
         """Return what this worker uploads for a round in which the coordinator named these samples."""
@@ -88,7 +103,10 @@ class Trainer:
         """Return what the label holder gets out of all workers' outputs."""
         assert self._top is not None
         with seeded(self._config.seed, f"top of worker {self._worker}", number):
-            return self._top.learn(outputs, rows, self.defence.mean_over)
+            learned = self._top.learn(outputs, rows, self.defence.mean_over)
+        if self.tap is not None:
+            self.tap.learned(number, rows, outputs, learned)
+        return learned
 
     def upload(
         self, number: int, rows: Tensor, output: Tensor, gradient: Tensor | None, *, learned: Learned | None = None
@@ -96,6 +114,8 @@ class Trainer:
         """Return what is uploaded, given the loss's gradient of this worker's output; the label holder has more."""
         if gradient is None or gradient.shape != output.shape:
             raise RunFailedError(f"the label holder's answer for round {number} does not fit this worker's output")
+        if self.tap is not None and learned is None:
+            self.tap.swapped(number, rows, output, gradient)
         loss, top_gradients = (learned.loss, learned.top_gradients) if learned else (None, {})
         gradients = with_prefix(BOTTOM, self._bottom.backward(gradient)) | with_prefix(TOP, top_gradients)
         try:

@@ -1,4 +1,4 @@
-"""The attack's process as the coordinator has it: to be shown rounds, and to recover."""
+"""The attack's process as the coordinator, or another curious party, has it: to be shown rounds, and to recover."""
 
 import contextlib
 import os
@@ -10,20 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from attacker.driver.process import Begin, main
-from attacker.interface import Observation, Progress, Recovery, Setting
+from attacker.interface import Progress, Recovery, Setting
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.folder.recovered import PARTIAL
 from vfl.folder.summary import Queue
 from vfl.folder.transcript.spool import SLOTS, Places, Spool
 from vfl.forkserver import context, end_process, warm_up
+from vfl.observation import PartyObservation
 
 GRACE_SECONDS = 5.0
-
-
-def needs_process(config: RunConfig) -> bool:
-    """Tell whether a run has an attack that looks at the rounds."""
-    return config.attack.name != "none"
 
 
 class AttackProcess:
@@ -71,7 +67,7 @@ class RemoteAttack:
         self._tell(replace(begin, rounds=rounds, estimates=estimates))
         self._hear()
 
-    def observe(self, observation: Observation) -> None:
+    def observe(self, observation: PartyObservation) -> None:
         """Show the attack a round, which it looks at later; only a full disk makes this wait for the attack."""
         assert self._pipe is not None
         while self._pipe.poll() or (self._unread and self._spool is not None and not self._spool.has_room):

@@ -17,6 +17,7 @@ from vfl.folder.recorded_config import RecordedConfig
 from vfl.folder.schema import Count, Finite, Live, Measure, Number, Part, Point, Some, Word, as_json, checked
 from vfl.folder.scores import ColumnScore, PartyScore, Right, Step
 from vfl.limits import JSON_BYTES, SAMPLES
+from vfl.seats import Adversary
 
 _NAME = "summary.json"
 NEEDED = ("config.federation.workers", "samples", "rounds", "seconds", "bytes", "train", "attack.name", "attack.used")
@@ -116,6 +117,10 @@ class Attack(Part):
     """What the attack did, and how well; the referee adds the scores, in simulation only."""
 
     name: Word
+    adversary: Adversary = "coordinator"
+    """Who is curious, in the form of the config's key."""
+    elsewhere: bool = False
+    """Whether the attack ran at another party than the one whose folder this is, and its results are there."""
     used: Some[Word]
     ledger: LedgerWords | None = None
     notes: Some[Word] = Field(default_factory=list)
@@ -143,6 +148,10 @@ class Attack(Part):
     over_rounds: Some[Step] | None = None
     label_accuracy: Annotated[Measure, _share("share of labels right")] = None
     labels: Right | None = None
+    labels_named: bool | None = None
+    """Whether the attack knows which class is which; if not, labels are scored under the naming that fits best."""
+    label_auc: Annotated[Measure, _share("AUC of the labels' scores")] = None
+    """With two classes, from scores: 0.5 is a guess; of scores that do not say which class is which the better side."""
     columns: Some[ColumnScore] = Field(default_factory=list)
     parties: Some[PartyScore] = Field(default_factory=list)
     representation_error: Annotated[Measure, Number("relative error of representations", form=".1e")] = None

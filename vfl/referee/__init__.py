@@ -19,8 +19,9 @@ from vfl.folder.summary import Summary, load_summary, save_summary
 from vfl.maths.metrics import REBUILT, exact_rows, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
+from vfl.referee.labels import score_labels
 from vfl.referee.pictures import save_pictures
-from vfl.referee.rows import beside_guess, score_columns, score_parties, score_rows, write_rows
+from vfl.referee.rows import score_columns, score_parties, score_rows, write_rows
 
 UNSCALED = "The model saw the numbers as they are in the file, not scaled: the rows are compared in those units."
 QUARTILES = (0.25, 0.5, 0.75)
@@ -59,12 +60,7 @@ def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
     if "labels" in arrays:
         if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
             order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
-        labels = torch.tensor(arrays["labels"])
-        if "labels" not in summary.attack.used:  # those that the attack knew are each sample's own, and no leak
-            labels = labels[order]
-            scores["labels"] = beside_guess(labels == data.y, data.y == data.y.mode().values, labels >= 0)
-        arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
-        scores["label_accuracy"] = float((labels == data.y).float().mean())
+        scores |= score_labels(arrays, data, order, known="labels" in summary.attack.used)
     if "x" in arrays and data.columns:
         write_rows(out, data, found, torch.tensor(arrays["labels"]) if "labels" in arrays else None)
     if "x" not in arrays and "layers" in arrays and config.training.frozen:
