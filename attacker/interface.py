@@ -46,7 +46,17 @@ class AttackPlugin(Plugin):
         raise NotImplementedError
 
 
-_OURS = ("least_squares", "exact", "adaptive", "cafe", "theory", "rgap", "matching.rivals", "labels.clusters")
+_OURS = (
+    "least_squares",
+    "exact",
+    "adaptive",
+    "cafe",
+    "theory",
+    "rgap",
+    "matching.rivals",
+    "labels.clusters",
+    "labels.scoring",
+)
 attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])
 
 

@@ -12,7 +12,7 @@ class Answers:
     """Keeps what the label holder answered, round by round."""
 
     def __init__(self, setting: Setting) -> None:
-        self._samples = setting.samples
+        self.samples = setting.samples
         self._rounds: list[tuple[Tensor, Tensor]] = []
 
     def add(self, observation: WorkerObservation) -> None:
@@ -34,12 +34,12 @@ class Answers:
         With epochs each pass is one of them; with other schedules the k-th pass has every sample's k-th answer.
         """
         width = self.by_round()[0][1].shape[1]
-        seen = torch.zeros(self._samples, dtype=torch.int64)
+        seen = torch.zeros(self.samples, dtype=torch.int64)
         found: list[Tensor] = []
         for indices, answers in self._rounds:
             for times in seen[indices].unique().tolist():
                 while len(found) <= times:
-                    found.append(torch.full((self._samples, width), torch.nan, dtype=torch.float64))
+                    found.append(torch.full((self.samples, width), torch.nan, dtype=torch.float64))
                 now = seen[indices] == times
                 found[times][indices[now]] = answers[now]
             seen[indices] += 1

@@ -47,6 +47,7 @@ class Case:
     model: PluginSection = MODEL
     exact: bool = False
     """Whether it must recover every sample to 1e-3; what others achieve is their own tests' business."""
+    classes: int = CLASSES
     leaves_off: bool = False
     """Whether a first recover() moves where the next one goes on from; the others must come to the same again."""
 
@@ -57,6 +58,8 @@ CASES: dict[str, Case] = {
     "averaging": Case(exact=True),
     "theory": Case({"disaggregate": True}, exact=True),
     "rgap": Case({"disaggregate": True}, PluginSection(name="strided_cnn", channels=(4, 6, 8)), exact=True),
+    "label_norm": Case(classes=2),
+    "label_direction": Case(classes=2),
     "bn": Case(model=PluginSection(name="cafe_cnn", batch_norm=True, fc1=8, fc2=6, output=4)),
 }
 FEW = {"iterations": 2, "restarts": 2}
@@ -86,7 +89,8 @@ def case_of(name: str) -> Case:
 
 def setting_of(name: str, **changes: Any) -> Setting:
     boxes = tuple(partition((1, 8, 8), 4))
-    base = Setting(case_of(name).model, boxes, CLASSES, SAMPLES, BATCH, "epochs", ROUNDS, True, 11, "cpu")
+    case = case_of(name)
+    base = Setting(case.model, boxes, case.classes, SAMPLES, BATCH, "epochs", ROUNDS, True, 11, "cpu")
     setting = replace(base, **changes)
     seats = tuple(SEATS[kind] for kind in sorted(attacks.find(name).seats[0]))
     return seated(setting, seats, *pictures(setting.samples, setting.classes))
