@@ -20,6 +20,7 @@ from attacker.start import start_attack
 from server.main import ServeOptions, serve
 from server.parameters import Parameters
 from vfl.config import RunConfig
+from vfl.config.places import PLACES
 from vfl.datasets import Data, Facts
 from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.device import resolve_device
@@ -33,7 +34,8 @@ from vfl.local.curious import curious_party
 from vfl.local.stop import as_ctrl_c, honour
 from vfl.observation import Setting
 from vfl.referee.estimates import Estimates
-from worker.defences import Chain, defences
+from worker.defences import defences
+from worker.defences.places import Defences
 from worker.keys import Secret
 from worker.main import defence_plan, work
 from worker.session import WorkerOptions
@@ -47,11 +49,12 @@ def check(config: RunConfig, data: Data) -> None:
     resolve_device(config.device)
     labels = known_labels(config, data)
     setting = Setting.of(config, boxes_of(data, config), data.classes, samples, shares=shares, labels=labels)
-    chains = [config.defence_of(worker) for worker in range(config.federation.workers)]
+    chains = [[config.defence_of(worker, place) for place in PLACES] for worker in range(config.federation.workers)]
     for worker, chain in enumerate(chains):
         if chains.index(chain) == worker:  # each different one once: an accountant takes its time
             held = shares[worker] if shares else samples  # in a horizontal federation its own share
-            Chain(chain, defence_plan(config, worker, held, most=setting.most_samples, common=Secret()))
+            plan = defence_plan(config, worker, held, most=setting.most_samples, common=Secret())
+            Defences(config, plan).answers.check(data.classes)
     Parameters(setting, config.training)
     start_attack(config.attack, setting.seen_by(config))
 

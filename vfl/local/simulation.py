@@ -246,9 +246,9 @@ class _Parties:
                 uploads[party] = Upload(party, made.gradients, made.loss, made.withheld)
         return uploads
 
-    def evaluate(self, rows: Mapping[int, Tensor]) -> dict[int, Counted]:
+    def evaluate(self, number: int, rows: Mapping[int, Tensor]) -> dict[int, Counted]:
         """Return what each party that holds labels counts on test samples."""
-        outputs = {party: self._trainers[party].test(own) for party, own in rows.items()}
+        outputs = {party: self._trainers[party].test(own, number) for party, own in rows.items()}
         counted = {}
         for group in self._groups(rows):
             holder = next(party for party in group if self._topology.holds_labels(party))
@@ -288,7 +288,7 @@ class _Session(Session):
                         self.answers.inboxes[number].put(upload)
                     return
                 assert self.answers.counts is not None
-                for party, one in self._parties.evaluate(rows).items():
+                for party, one in self._parties.evaluate(number, rows).items():
                     evaluation = Evaluation(round=number, correct=one.correct, total=one.total, loss_sum=one.loss_sum)
                     self.answers.counts.put(party, evaluation)
         except RefusedError as refused:
