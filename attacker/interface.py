@@ -56,6 +56,7 @@ _OURS = (
     "matching.rivals",
     "labels.clusters",
     "labels.scoring",
+    "outputs.attack",
 )
 attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])
 

@@ -53,10 +53,12 @@ def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
         found = scaled[order]  # NaN where nothing was recovered
         arrays |= {"x": x.numpy(), "x_true": data.x.numpy()}
         arrays |= {name: rows[order.numpy()] for name, rows in arrays.items() if name.startswith(BESIDE)}
-        scores |= score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
+        scores |= score_others(x, data, config)
         scores |= _against_guesses(config, data, found) | {"samples_lost": int(lost.sum())}
         save_pictures(out, data, x)
-    scores["over_rounds"] = [score_snapshot(path, data) for path in sorted((out / "snapshots").glob("[0-9]*.npz"))]
+    scores["over_rounds"] = [
+        score_snapshot(path, data, config) for path in sorted((out / "snapshots").glob("[0-9]*.npz"))
+    ]
     if "labels" in arrays:
         if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
             order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
@@ -84,11 +86,11 @@ def _one_hot(labels: np.ndarray, data: Data) -> Tensor:
     return torch.eye(data.classes + 1)[torch.tensor(labels, dtype=torch.int64)][:, : data.classes]
 
 
-def score_snapshot(path: Path, data: Data) -> Step:
+def score_snapshot(path: Path, data: Data, config: RunConfig) -> Step:
     """Return how far the attack had got after some rounds."""
     arrays = _arrays(path)
     x, _ = put_in_order(arrays, data)
-    scores = score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
+    scores = score_others(x, data, config)
     score = {key: scores[key] for key in ("psnr_mean", "r2") if key in scores}
     return Step(round=int(arrays["round"]), seconds=float(arrays["seconds"]), **score)
 
@@ -101,19 +103,51 @@ def put_in_order(arrays: dict[str, np.ndarray], data: Data) -> tuple[Tensor, Ten
     return x[order], order
 
 
-def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
-    """Return the scores of recovered images, with what guessing the mean image would score."""
-    values = psnr(x, truth)
-    guess = truth.mean(0, keepdim=True).expand_as(truth)
+def score_others(x: Tensor, data: Data, config: RunConfig) -> dict[str, float]:
+    """Return the scores of recovered samples, without what the adversary holds itself."""
+    own = _own(config)
+    if not own:
+        return score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
+    flat, truth = _others(x, data, config), _others(data.x, data, config)
+    if data.kind == "table":
+        return score_table(flat, truth)
+    boxes = [box for worker, box in enumerate(boxes_of(data, config)) if worker not in own]
+    slices = [score_images(box.cut(x), box.cut(data.x)) for box in boxes]
+    values, guess = psnr(flat, truth), truth.mean(0, keepdim=True).expand_as(truth)
+    each = {name: sum(one[name] for one in slices) / len(slices) for name in ("ssim_mean", "ssim_baseline")}
+    return each | _psnr_scores(values, psnr(guess, truth))
+
+
+def _others(x: Tensor, data: Data, config: RunConfig) -> Tensor:
+    """Return the features of whole samples that the adversary does not hold itself, in one row each."""
+    own = _own(config)
+    if not own:
+        return x.flatten(1)
+    boxes = [box for worker, box in enumerate(boxes_of(data, config)) if worker not in own]
+    return torch.cat([box.cut(x).flatten(1) for box in boxes], dim=1)
+
+
+def _own(config: RunConfig) -> set[int]:
+    """Return the workers among the adversary, whose own features are no leak."""
+    return {seat.worker for seat in config.seats if seat.worker is not None}
+
+
+def _psnr_scores(values: Tensor, guess: Tensor) -> dict[str, float]:
     return {
         "psnr_mean": float(values.mean()),
         "psnr_median": float(values.quantile(0.5)),
         "psnr_min": float(values.min()),
-        "ssim_mean": float(ssim(x, truth).mean()),
         "share_30db": float((values >= REBUILT).double().mean()),
-        "psnr_baseline": float(psnr(guess, truth).mean()),
-        "ssim_baseline": float(ssim(guess, truth).mean()),
+        "psnr_baseline": float(guess.mean()),
     }
+
+
+def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
+    """Return the scores of recovered images, with what guessing the mean image would score."""
+    values = psnr(x, truth)
+    guess = truth.mean(0, keepdim=True).expand_as(truth)
+    alike = {"ssim_mean": float(ssim(x, truth).mean()), "ssim_baseline": float(ssim(guess, truth).mean())}
+    return alike | _psnr_scores(values, psnr(guess, truth))
 
 
 def score_table(x: Tensor, truth: Tensor) -> dict[str, float]:
@@ -158,10 +192,11 @@ def _against_guesses(config: RunConfig, data: Data, found: Tensor) -> dict[str, 
     horizontal = config.topology.is_horizontal
     if data.kind == "table":
         columns = score_columns(data, [] if horizontal else boxes_of(data, config), found)
+        others = [column for column in columns if column.worker not in _own(config)]
         return {
-            "columns": columns,
-            "parties": score_parties(columns),
-            "exact": score_rows(found, data.x, columns),
+            "columns": others,
+            "parties": score_parties(others),
+            "exact": score_rows(_others(found, data, config), _others(data.x, data, config), others),
         }
     x = found.nan_to_num(0.5)
     pairs = [] if horizontal else [(box.cut(x), box.cut(data.x)) for box in boxes_of(data, config)]
@@ -173,7 +208,8 @@ def _against_guesses(config: RunConfig, data: Data, found: Tensor) -> dict[str, 
         "ssim_baseline": "ssim_baseline",
     }
     scores = [{key: one[name] for key, name in keys.items()} for one in slices]
-    return {"parties": [PartyScore(worker=worker, **one) for worker, one in enumerate(scores)]}
+    parties = [PartyScore(worker=worker, **one) for worker, one in enumerate(scores) if worker not in _own(config)]
+    return {"parties": parties}
 
 
 def _representation_errors(config: RunConfig, data: Data, arrays: dict[str, np.ndarray]) -> dict[str, float | None]:
