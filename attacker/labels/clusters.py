@@ -45,10 +45,12 @@ class LabelClusters(AttackPlugin):
 class _Clustering:
     def __init__(self, options: LabelClusters, setting: Setting) -> None:
         self._options, self._setting, self._answers = options, setting, Answers(setting)
+        self._used: list[int] = []
 
     def observe(self, observation: WorkerObservation) -> None:
         if observation.round >= self._options.first_round:
             self._answers.add(observation)
+            self._used.append(observation.round)
 
     def recover(self, progress: Progress) -> Recovery:
         classes, known = self._setting.classes, self._options.known
@@ -56,7 +58,7 @@ class _Clustering:
         found = negative_entries(passes, classes)
         if found is not None:
             note = "There is no top model: an answer is softmax minus label, and its one negative entry the label."
-            return Recovery(labels=found, used=("indices", "answers"), notes=(note,))
+            return Recovery(labels=found, used=("indices", "answers"), rounds=tuple(self._used), notes=(note,))
         groups: Tensor | None = None
         scores = torch.zeros(self._setting.samples, classes, dtype=torch.float64)
         for number, answers in enumerate(passes):
@@ -68,7 +70,7 @@ class _Clustering:
             groups = scores.argmax(1)
         assert groups is not None
         labels = torch.where(scores.abs().sum(1) > 0, groups, -1)
-        return Recovery(**named(labels, known, classes))  # type: ignore[arg-type]
+        return Recovery(rounds=tuple(self._used), **named(labels, known, classes))  # type: ignore[arg-type]
 
 
 def negative_entries(passes: list[Tensor], classes: int) -> Tensor | None:

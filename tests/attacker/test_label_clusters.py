@@ -80,6 +80,16 @@ def test_samples_without_an_answer_stay_unknown():
     assert int((found == -1).sum()) == 10
 
 
+def test_rounds_before_the_first_that_counts_are_not_used():
+    labels = torch.arange(20) % 2
+    attack = LabelClusters(first_round=3).start(setting(20, 2))
+    for observation in rounds(labels, answers_of(labels, 2, 4, 2), 5):
+        attack.observe(observation)
+    found = attack.recover(silent)
+    assert found.rounds == (3, 4)
+    assert int((found.labels == -1).sum()) == 10
+
+
 def test_a_second_pass_that_is_blurred_does_not_spoil_the_first():
     labels = torch.arange(40) % 4
     clear = answers_of(labels, 4, 8, 7)
