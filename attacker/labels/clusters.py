@@ -89,6 +89,7 @@ def negative_entries(passes: list[Tensor], classes: int) -> Tensor | None:
 def memberships(rows: Tensor, classes: int, seed: int) -> Tensor:
     """Return how much nearer each row is to its group's centre than to the next one's, in its group's column."""
     from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
 
     there = rows.isfinite().all(1)
     found = torch.zeros(len(rows), classes, dtype=torch.float64)
@@ -97,7 +98,8 @@ def memberships(rows: Tensor, classes: int, seed: int) -> Tensor:
     if groups < 2:
         found[there, 0] = 1.0
         return found
-    fitted = KMeans(groups, n_init=STARTS, random_state=seed % (1 << 32)).fit(points)
+    with threadpool_limits(1):  # on a busy machine threads that wait for each other take longer than one alone
+        fitted = KMeans(groups, n_init=STARTS, random_state=seed % (1 << 32)).fit(points)
     distances = torch.from_numpy(fitted.transform(points).astype(np.float64))
     nearest = distances.sort(dim=1).values
     found[there.nonzero()[:, 0], torch.from_numpy(fitted.labels_.astype(np.int64))] = (

@@ -66,7 +66,13 @@ class _Inverting:
             if own is not None:
                 slices.append(own.float())
                 continue
-            solved = self._worker(worker, progress)
+            # Many small matrices: threads that wait for each other on a busy machine take longer than one alone.
+            threads = torch.get_num_threads()
+            torch.set_num_threads(1)
+            try:
+                solved = self._worker(worker, progress)
+            finally:
+                torch.set_num_threads(threads)
             slices.append(solved.x.float())
             notes.append(_note(worker, solved, _features(self._setting, worker)))
         held = ("own slice",) if self._setting.held.slices else ()
