@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo compose test test-slow lint audit format setup stubs clean
+.PHONY: demo compose test test-slow lint audit lock sbom format setup stubs clean
 
 demo: setup
 	$(BIN)/cafe run configs/demo.yaml --out runs/demo
@@ -35,6 +35,15 @@ lint: setup
 # The pinned packages against the public list of known faults, which needs a network
 audit: setup
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
+# What the image installs, with hashes; WHEELS names folders with wheels of your own that may be installed too
+lock: setup
+	$(BIN)/python deploy/lock.py $(WHEELS)
+
+# What is installed here, as a CycloneDX bill of materials; the image has its own in /opt/cafe/sbom.cdx.json
+sbom: setup
+	mkdir -p build
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.cdx.json $(BIN)/python
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -1,15 +1,15 @@
 """A horizontal federation as attacks see it: for each worker a vertical federation of one, and its samples."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from attacker.interface import Attack, Progress, share
+from attacker.interface import Attack, Progress, Resumable, share
 from vfl.errors import UserError
-from vfl.observation import Observation, Setting
+from vfl.observation import Observation, Setting, without_prefix
 from vfl.recovery import Recovery
 from vfl.topology import Topology
 
@@ -29,6 +29,22 @@ class Horizontal:
             alone = replace(observation, indices=own, gradients=upload, uploads=())
             if alone.complete:
                 attack.observe(alone)
+
+    @property
+    def resumable(self) -> bool:
+        """Whether all of them can go on from a state."""
+        return all(getattr(attack, "resumable", False) for attack in self._attacks)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the states of all of them."""
+        each = [attack.state() for attack in self._attacks if isinstance(attack, Resumable)]
+        return {f"{worker}.{name}": tensor for worker, own in enumerate(each) for name, tensor in own.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Let each of them go on from its own."""
+        for worker, attack in enumerate(self._attacks):
+            assert isinstance(attack, Resumable)
+            attack.restore(without_prefix(f"{worker}.", state))
 
     def recover(self, progress: Progress) -> Recovery:
         """Return what all of them recover; a worker whose attack has too few rounds loses nothing."""

@@ -1,7 +1,9 @@
 """What an attack is: it observes rounds, then recovers; it never sees more than `Observation` and `Setting`."""
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from torch import Tensor
 
 from attacker.refusal import Lack, RefusalError
 from vfl.observation import Observation, Setting
@@ -10,7 +12,7 @@ from vfl.registry import Plugin, Registry
 from vfl.seats import SeatKind
 
 __all__ = [
-    "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Recovery", "RefusalError", "Setting",
+    "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Recovery", "RefusalError", "Resumable", "Setting",
     "attacks", "share", "silent",
 ]  # fmt: skip
 
@@ -33,6 +35,17 @@ class Attack(Protocol):
 
     def recover(self, progress: Progress, /) -> Recovery:
         """Return the best estimate from the rounds so far; called after the last round, or now and then before."""
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """An attack that can go on where it was: a resumed run then shows it only the rounds since its last state."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all that it has come to, as tensors on the CPU."""
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from such a state; called before the first round."""
 
 
 class AttackPlugin(Plugin):

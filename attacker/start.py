@@ -1,6 +1,6 @@
 """Starts the attack that a config names: its errors bear its name, and what it hands over must fit the setting."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacker.horizontal import Horizontal
-from attacker.interface import Attack, AttackPlugin, Progress, RefusalError, attacks, share
+from attacker.interface import Attack, AttackPlugin, Progress, RefusalError, Resumable, attacks, share
 from attacker.seating import Seating
 from vfl.cluster import leave
 from vfl.errors import CafeError, RunFailedError, UserError
@@ -21,6 +21,8 @@ from vfl.registry import PluginSection
 
 _KEPT = (torch.float16, torch.float32, torch.float64)
 """The floating-point numbers that a file can hold as they are."""
+_SHOWN = "rounds shown"
+"""The name of a tensor that no attack's state has."""
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
@@ -89,6 +91,30 @@ class CheckedAttack:
         self.shown.add(observation.round)
         with attacks.guard(self.name, self.plugin, "observe"):
             self.attack.observe(self.seating.sees(observation))
+
+    @property
+    def beginning(self) -> Callable[[], Recovery] | None:
+        """What the attack guesses before the first round, if it says so."""
+        begins = getattr(self.attack, "beginning", None)
+        return None if begins is None else lambda: self.check(begins())
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the plug-in's attack can go on from a state."""
+        return isinstance(self.attack, Resumable)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the attack's state, and which rounds it was shown."""
+        assert isinstance(self.attack, Resumable)
+        with attacks.guard(self.name, self.plugin, "state"):
+            return {**self.attack.state(), _SHOWN: torch.tensor(sorted(self.shown), dtype=torch.int64)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Let the attack go on from a state."""
+        assert isinstance(self.attack, Resumable)
+        self.shown.update(state[_SHOWN].tolist())
+        with attacks.guard(self.name, self.plugin, "restore"):
+            self.attack.restore({name: tensor for name, tensor in state.items() if name != _SHOWN})
 
     def recover(self, progress: Progress) -> Recovery:
         """Return the best estimate from the rounds so far."""

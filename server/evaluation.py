@@ -9,11 +9,10 @@ from protos.coordinator_pb2 import Purpose
 from server.inbox import Counts
 from server.parameters import Parameters
 from server.session import Session
+from vfl.config import EVALUATION_BATCH
 from vfl.folder.journal import Journal
 from vfl.folder.summary import Evaluated
 from vfl.observation import Setting
-
-EVALUATION_BATCH = 256
 
 
 class Evaluator:

@@ -23,9 +23,10 @@ from server.trainer import Trainer
 from vfl.config import RunConfig
 from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, InterruptedRunError, in_words
-from vfl.folder import clear_run, transcript_of
+from vfl.files.lock import FolderLock
+from vfl.folder import clear_run, held, holds_run, transcript_of
 from vfl.folder.events import write_events
-from vfl.folder.journal import Journal
+from vfl.folder.journal import Journal, StartingJournal
 from vfl.folder.record import Record, write_model, write_summary
 from vfl.folder.transcript import TranscriptWriter
 from vfl.forkserver import warm_up
@@ -52,6 +53,10 @@ class ServeOptions:
     """Whether the user wants to see the attack's unfinished estimates."""
     resume: bool = False
     """Whether to go on from the last checkpoint in `out`."""
+    fresh: bool = False
+    """Whether to begin anew although a run in `out` could be resumed."""
+    lock: FolderLock | None = None
+    """On `out`, if it was taken before the coordinator was started."""
     workers_wait: bool = False
     """Whether workers outlive a coordinator that is stopped, and wait for it to be resumed."""
     controls: Connection | None = None
@@ -69,10 +74,13 @@ def serve(
     on_joined: Callable[[], None] = lambda: None,
 ) -> None:
     """Conduct a run to its end and write its folder; what was done by then is kept when it fails."""
+    if options.lock is None:
+        with held(options.out, resume=options.resume, fresh=options.fresh) as lock:
+            return serve(config, replace(options, lock=lock), on_address, on_joined)
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    journal = Journal(options.out)
+    journal = Journal(options.out) if options.resume else StartingJournal(options.out)
     ahead = look_ahead(options.out, config) if options.resume else None
     checkpoints = Checkpoints(options.out, config, ahead.rounds if ahead else 0)
     run = _Run(config, options, journal, checkpoints)
@@ -129,6 +137,13 @@ class _Run:
         with stoppable(self.options.stop_signals):
             self.start_attack(resumed)
         write_model(self.options.out, self.record.model)
+
+    def take_folder(self, resumed: Resumed | None) -> None:
+        """Make the folder this run's: what an earlier run left there is removed."""
+        self.folder_is_ours = True
+        clear_run(self.options.out, resumed is not None, seen=0 if resumed is None else resumed.seen)
+        if isinstance(self.journal, StartingJournal):
+            self.journal.take_place()
 
     def begin(self, setting: Setting) -> None:
         """Take note of the setting, which is known when all workers have joined."""
@@ -228,7 +243,7 @@ async def _federate(
 
 
 async def _take_up(run: _Run, session: Session, ahead: State | None) -> Resumed | None:
-    """Make the folder this run's; one that is resumed first reads its rounds, while the workers come back."""
+    """Take up where a run that is resumed was, while the workers come back; results of another stay for now."""
     out, resumed = run.options.out, None
     if ahead is not None:
         loop = asyncio.get_running_loop()
@@ -243,8 +258,9 @@ async def _take_up(run: _Run, session: Session, ahead: State | None) -> Resumed 
         resumed = await session.failure.for_thread(find)
         session.take_up(resumed)
         run.checkpoints.last = resumed.state.rounds
-    run.record, run.folder_is_ours = session.record, True
-    clear_run(out, resumed is not None)
+    run.record = session.record
+    if resumed is not None or not holds_run(out):
+        run.take_folder(resumed)
     if resumed is not None:
         forget_later(out, resumed)
     return resumed
@@ -256,6 +272,8 @@ async def _conduct(run: _Run, session: Session, resumed: Resumed | None, on_join
     run.begin(setting)
     on_joined()
     await session.failure.for_thread(run.start_attack, resumed)
+    if not run.folder_is_ours:  # only now: workers may not have come, and the attack may have been refused
+        run.take_folder(None)
     if run.config.records and run.config.curious_seat(None) is not None:
         run.recorder = TranscriptWriter(transcript_of(run.options.out, run.config, None), run.config, setting)
         run.checkpoints.before = run.recorder.sync

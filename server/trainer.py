@@ -69,6 +69,8 @@ class Trainer:
             self._record.disturbances.append(resumed.disturbance)
         background = Background(observer, self._checkpoints)
         try:
+            if self._config.training.evaluate_first and not self._record.rounds:
+                await self._evaluator.evaluate()
             if not await self._enough():
                 await self._play(numbered, background)
             await self._evaluator.evaluate()

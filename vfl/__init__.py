@@ -3,6 +3,12 @@
 For notebooks and scripts: `vfl.run`, `vfl.simulate`, `vfl.attack` and `vfl.load`; docs/python.md.
 """
 
+import os
+
+# TLS 1.3 or nothing. gRPC has no setting for the least version; but it reads this one, of TLS 1.2's ciphers alone, when
+# it is first imported, and one that wants a key shared beforehand, which no party has, leaves none of them.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-AES256-CBC-SHA"
+
 TYPE_CHECKING = False  # as typing has it, which a file of the user's may be called
 if TYPE_CHECKING:
     from vfl.api import Images, Run, Simulation, attack, load, run, simulate

@@ -45,15 +45,20 @@ def run(
     set: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     quiet: bool = False,
+    *,
+    resume: bool = False,
+    fresh: bool = False,
 ) -> "Run":
     """Run a whole federation on this machine, as `cafe run` does, and return its result.
 
     `file` is a YAML file or the same as a dict; `set` changes keys of it, as in {"federation.workers": 16}. What goes
-    on is shown on standard error, unless it is to be `quiet`.
+    on is shown on standard error, unless it is to be `quiet`. `resume` goes on with an unfinished run in `out`, and
+    `fresh` throws it away.
     """
+    asked = [*(["--resume"] if resume else []), *(["--fresh"] if fresh else [])]
     with _as_file(file) as path:
         folder = Path("runs") / path.stem if out is None else Path(out)
-        _cafe(["run", str(path), *_changes(set), "--out", str(folder)], quiet)
+        _cafe(["run", str(path), *_changes(set), "--out", str(folder), *asked], quiet)
     return load(folder)
 
 
@@ -200,7 +205,7 @@ class Simulation(Run):
     """What the attack knew before the first round."""
     recovery: "Recovery"
     """The attack's own estimate."""
-    model: "ModelTensors"
+    model: "ModelTensors | None"
     """The parameters after the last round."""
 
 

@@ -3,8 +3,13 @@
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from vfl.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -2, -3, -8
 
@@ -30,12 +35,32 @@ def resolve_device(name: str) -> str:
     import torch
 
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda"):
+        full_precision()
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device: {name!r} is not to be had here ({str(error).splitlines()[0]}); use auto") from None
     return name
+
+
+def full_precision() -> None:
+    """Let GPUs multiply in float32: TF32 keeps ten bits, and attacks that solve equations live on the others.
+
+    torch's own default has it on for convolutions.
+    """
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def moved(tensor: "Tensor", device: "torch.device") -> "Tensor":
+    """Return a tensor on a device; to a GPU it goes through pinned memory, without being waited for."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
 
 
 @contextmanager

@@ -21,6 +21,8 @@ OUTPUT_BYTES = 256 << 20
 """The largest output of one worker that the label holder accepts."""
 PARAMETER_BYTES = 16 << 30
 """The largest model that a worker makes room for."""
+LARGEST_PARAMETER = 1_000_000
+"""The largest value, either way, that a worker computes with as a parameter."""
 SAMPLES = 100_000_000
 CLASSES = 1_000_000
 FEATURES = 1 << 30
@@ -32,6 +34,9 @@ IDS = 10_000_000
 """Ids that a worker may bring to be aligned, 16 bytes of memory each."""
 ALIGN_BYTES = 2 << 30
 """What the hashes of all workers that are being aligned may take together."""
+
+WAITING_BYTES = 4_000_000_000
+"""What waits on disk for an attack that cannot keep up, if the config's `waiting_gb` says nothing else."""
 
 SPARE_CONNECTIONS = 64
 """Connections that a party accepts at once beyond two for each worker."""
@@ -74,6 +79,11 @@ PEM_BYTES = 1 << 20
 """The largest certificate, key, or file with a secret."""
 ARCHIVE_BYTES = 8 << 30
 """What the arrays that are read from an .npz archive may take when they are unpacked."""
+RESULT_BYTES = 2 << 30
+"""What the arrays of a run's results may take, and a sixth of the free memory at most."""
+PICTURES = 16
+PICTURE_PIXELS = 8_000_000
+"""How many photographs of a run's folder are shown, and of how many pixels all of them together, or one sample."""
 TABLE_BYTES = 4 << 30
 TABLE_COLUMNS = 100_000
 """What a table may take when it is read (a CSV file as it is, Parquet unpacked, 8 bytes a value at least), and how wide

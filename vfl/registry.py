@@ -204,6 +204,10 @@ class PluginSection(BaseModel):
         return dict(self.model_extra or {})
 
 
+MOST_PROBLEMS = 20
+"""How many bad keys are named; a person corrects no more at a time."""
+
+
 def explain(error: ValidationError, where: str = "", instead: str = "") -> str:
     """Turn pydantic's findings into one sentence per bad key, with the key's full name first."""
     sentences = []
@@ -219,4 +223,6 @@ def explain(error: ValidationError, where: str = "", instead: str = "") -> str:
             message = found["msg"].removeprefix("Value error, ")
             got = "" if isinstance(found["input"], dict) else f" (got {plain(repr(found['input']))})"
             sentences.append((f"{key}: " if parts else "") + message[:1].lower() + message[1:] + got)
+    if len(sentences) > MOST_PROBLEMS:
+        sentences[MOST_PROBLEMS:] = [f"and {len(sentences) - MOST_PROBLEMS} more like these"]
     return "; ".join(sentences)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vfl.errors import RunFailedError, UserError
-from vfl.files import PRIVATE, PRIVATE_FOLDER, make_new, read_bounded
+from vfl.files import PRIVATE, PRIVATE_FOLDER, make_new, read_bounded, warn_if_others_read
 from vfl.limits import PEM_BYTES
 
 LEAST_BYTES = 16
@@ -110,6 +110,7 @@ def read_key(path: Path, option: str) -> bytes:
         raise UserError(f"{option}: {path} cannot be read: {error.strerror}") from None
     if len(key) < LEAST_BYTES:
         raise UserError(f"{option}: {path} holds {len(key)} bytes; give it {LEAST_BYTES} random ones or more")
+    warn_if_others_read(path)
     return key
 
 

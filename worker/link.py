@@ -11,7 +11,7 @@ from itertools import chain
 import grpc
 
 from protos.codec import announce
-from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, Trouble, UploadHeader, UploadPart
+from protos.coordinator_pb2 import Evaluation, JoinRequest, Order, Trouble, UploadHeader, UploadPart, Welcome
 from protos.wire import COORDINATOR_SERVICE, UPLOAD, ChunkView, Stub
 from vfl.config import SILENCE_SECONDS
 from vfl.errors import RunFailedError
@@ -69,8 +69,8 @@ class Link:
         self.on_failure: Callable[[str], None] = lambda _reason: None
         self.on_start: Callable[[str], None] = lambda _run_id: None
 
-    def join(self, request: JoinRequest) -> None:
-        """Join the run, or fail with the coordinator's words."""
+    def join(self, request: JoinRequest) -> Welcome:
+        """Join the run, and return the welcome, or fail with the coordinator's words."""
         stream = self._stub.Join(request)
         patience = threading.Timer(WELCOME_SECONDS, stream.cancel)  # the stream itself stays open for the whole run
         patience.start()
@@ -91,6 +91,7 @@ class Link:
             raise RunFailedError(f"{self._address} answered a join without a welcome: is it a coordinator?")
         self.session, self.generation = first.welcome.session, first.welcome.generation
         threading.Thread(target=self._listen, args=(stream,), daemon=True, name="orders").start()
+        return first.welcome
 
     def next_order(self, patience: float) -> Order | ChunkView:
         """Return the next order; fail when the coordinator aborted, went away, or says nothing for so many seconds."""

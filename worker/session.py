@@ -18,7 +18,7 @@ from vfl.datasets.slices import WorkerData
 from vfl.errors import RunFailedError, in_words
 from vfl.limits import MESSAGE_SECONDS, ORDER_SECONDS, PARAMETER_BYTES
 from vfl.net.tls import Identity, refuse_plain, worker_role
-from worker.checks import check_round, check_start
+from worker.checks import OrderChecks
 from worker.defences import Plan
 from worker.exchange import Peer
 from worker.link import NOTICED_SECONDS, Link, LinkLostError, keep_joining
@@ -80,6 +80,7 @@ class Session:
         """Between two orders, while the connection shows signs of life."""
         self._between_chunks = max(MESSAGE_SECONDS, 2 * config.federation.silence_timeout)
         """Longer than `silence_timeout`: a frozen coordinator is then noticed as a lost connection, and waited for."""
+        self._checks = OrderChecks(config, data, plan)
         self._trainer = Trainer(config, data, plan, rendezvous, onlooker=onlooker)
         self._run_id = ""
         self._met = False
@@ -122,6 +123,7 @@ class Session:
                     case "round":
                         self._with_the_others(self._play, order.round)
                     case "end":
+                        self._checks.end(order.end)
                         self._link.flush()
                         return Finished(order.end.rounds, self._trainer.defence.report())
                     case other:
@@ -162,7 +164,7 @@ class Session:
         )
         link.on_failure, link.on_start = self._lost, self._supersede
         try:
-            link.join(request)
+            self._checks.welcome(link.join(request))
         except BaseException:
             link.close()
             raise
@@ -198,7 +200,7 @@ class Session:
         print(f"worker {self._worker}: {text}", file=sys.stderr, flush=True)
 
     def _start(self, start: Start) -> None:
-        check_start(start, self._config, self._data)
+        self._checks.start(start)
         self._run_id = start.run_id
         if self._trainer.tap is not None:
             self._trainer.tap.begin(start)
@@ -225,7 +227,7 @@ class Session:
         )
 
     def _take_parameters(self, order: ParametersOrder) -> None:
-        self._trainer.check_announced(order.bundle)
+        self._checks.announced(order, self._trainer.parameters)
         try:
             assembler = Assembler(order.bundle, PARAMETER_BYTES)
             deadline = time.monotonic() + max(self._timeout, self._between_chunks)
@@ -236,9 +238,11 @@ class Session:
                 if not isinstance(part, ChunkView):
                     raise CodecError("only chunks follow the announcement")
                 assembler.add(part.offset, part.data)
-            self._trainer.load(assembler.finish(), order.version)
+            tensors = assembler.finish()
         except CodecError as error:
             raise RunFailedError(f"the coordinator sent broken parameters: {error}") from None
+        self._checks.parameters(tensors)
+        self._trainer.load(tensors, order.version)
         self._version = order.version
 
     def _play(self, order: Round) -> None:
@@ -246,7 +250,7 @@ class Session:
         if order.parameters_version != self._version:
             wanted = f"parameters {order.parameters_version}"
             raise RunFailedError(f"round {number} wants {wanted}, here are {self._version}")
-        check_round(order, self._data)
+        self._checks.round(order)
         indices = torch.tensor(list(order.indices), dtype=torch.int64)
         if order.purpose != Purpose.PURPOSE_EVALUATE:
             self._link.upload(self._run_id, number, self._trainer.train(number, indices), self._rendezvous.bytes)

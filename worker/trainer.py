@@ -6,7 +6,6 @@ from dataclasses import replace
 from torch import Tensor
 
 from protos.coordinator_pb2 import Start
-from protos.tensors_pb2 import Bundle
 from vfl.config import RunConfig
 from vfl.datasets.slices import WorkerData
 from vfl.device import resolve_device
@@ -14,7 +13,6 @@ from vfl.errors import RunFailedError
 from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
-from worker.checks import check_parameters
 from worker.defences import Plan, WithheldError
 from worker.defences.places import Defences
 from worker.exchange import Peer
@@ -37,7 +35,7 @@ class Trainer:
     ) -> None:
         """Prepare; the `onlooker` is shown the rounds if the config says that this worker is curious."""
         self._config, self._data, self._worker, self._rendezvous = config, data, plan.worker, rendezvous
-        self._device = resolve_device(config.device)
+        self._device = resolve_device(config.device.workers)
         self.defence = Defences(config, plan)
         self._place = config.topology.bottom_of(plan.worker)
         model = build_bottom(config.model, data.box.shape, config.seed, self._place)
@@ -74,10 +72,11 @@ class Trainer:
             self._peer.close()
             self._peer = None
 
-    def check_announced(self, bundle: Bundle) -> None:
-        """Make sure that announced parameters are those of this worker's models."""
+    @property
+    def parameters(self) -> Tensors:
+        """Return the parameters of this worker's models, as they are called on the wire."""
         top = self._top.parameters if self._top else {}
-        check_parameters(bundle, with_prefix(BOTTOM, self._bottom.parameters) | with_prefix(TOP, top))
+        return with_prefix(BOTTOM, self._bottom.parameters) | with_prefix(TOP, top)
 
     def load(self, parameters: Tensors, version: int) -> None:
         """Take over new parameters."""

@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from attacker.interface import Attack, Progress, Recovery, Setting, silent
+import torch
+from torch import Tensor
+
+from attacker.interface import Attack, Progress, Recovery, Resumable, Setting, silent
 from vfl.errors import UserError
 from vfl.folder.recovered import write_partial, write_snapshot
 from vfl.observation import AnyObservation
 from vfl.recovery import SEEN, Ledger
 
+_VERSIONS, _SECONDS = "versions by round", "seconds so far"
 KNOWN = (*SEEN, "indices", "parameters", "labels", "learning rate")
 
 
@@ -28,6 +32,8 @@ class Follower:
 
         Rounds that lack what the attack would need, because a worker withheld its upload, are passed over.
         """
+        if not self._versions and self._snapshots is not None and (begins := getattr(self._attack, "beginning", None)):
+            self._snapshots.take(0, lambda _progress: begins())
         for observation in rounds:
             if observation.shown:
                 self._attack.observe(observation)
@@ -35,6 +41,30 @@ class Follower:
                 if self._snapshots is not None:
                     self._snapshots.take(observation.round, self.recover)
             yield observation.round
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the attack can go on from a state."""
+        return bool(getattr(self._attack, "resumable", isinstance(self._attack, Resumable)))
+
+    def version_of(self, number: int) -> int:
+        """Return the version of the parameters of a round that was shown, or of the last one before it."""
+        return max((version for shown, version in self._versions.items() if shown <= number), default=0)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the attack's state, and what its ledger needs."""
+        assert isinstance(self._attack, Resumable)
+        versions = torch.tensor([*self._versions.items()], dtype=torch.int64).reshape(-1, 2)
+        seconds = 0.0 if self._snapshots is None else self._snapshots.seconds
+        return {**self._attack.state(), _VERSIONS: versions, _SECONDS: torch.tensor(seconds, dtype=torch.float64)}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Let the attack go on from a state."""
+        assert isinstance(self._attack, Resumable)
+        self._versions = dict(state[_VERSIONS].tolist())
+        if self._snapshots is not None:
+            self._snapshots.seconds = float(state[_SECONDS])
+        self._attack.restore({name: one for name, one in state.items() if name not in (_VERSIONS, _SECONDS)})
 
     def recover(self, progress: Progress) -> Recovery:
         """Return the attack's estimate from the rounds so far, with its ledger."""
@@ -68,11 +98,20 @@ class Snapshots:
         self._out, self._setting, self._every = out, setting, every
         self._began = time.monotonic()
 
+    @property
+    def seconds(self) -> float:
+        """Return how long the attack has been at it, the time before it was resumed included."""
+        return time.monotonic() - self._began
+
+    @seconds.setter
+    def seconds(self, before: float) -> None:
+        self._began = time.monotonic() - before
+
     def take(self, number: int, recover: Callable[[Progress], Recovery]) -> None:
         """Write an estimate if one is due after this round and the rounds so far allow one."""
         if self._every is None or number % self._every:
             return
-        seconds = time.monotonic() - self._began
+        seconds = self.seconds
         try:
             recovery = recover(silent)
         except UserError:  # not enough rounds yet, as its sentence says at the end if that is still so

@@ -1,9 +1,9 @@
 """The attack's own process: it follows a curious party's transcript while the workers go on, then recovers.
 
 Over a pipe the party (the coordinator, as the words below have it, or any other) sends `Begin`, the number of each
-round that it has written, and None after the last. The attack answers with how many rounds it has seen (0: it can do
-with the setting), its steps as (name, done, total), and its pickled Recovery, or the error that ends it. It ends when
-the pipe does: whatever happened to the coordinator, no process and no file is left.
+round that it has written, and None after the last. The attack answers with `Ready`, then with how many rounds it has
+seen, its steps as (name, done, total), and its pickled Recovery, or the error that ends it. It ends when the pipe does:
+whatever happened to the coordinator, no process and no file is left.
 """
 
 import contextlib
@@ -26,13 +26,14 @@ import torch
 
 from attacker.driver.follow import Follower, LiveProgress, Snapshots
 from attacker.driver.pace import Pace, out_of_the_way
+from attacker.driver.state import Kept, States, thin
 from attacker.interface import Recovery, Setting, attacks
 from attacker.start import start_attack
 from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, from_words, in_words
 from vfl.folder.transcript.files import RoundReader
 from vfl.folder.transcript.spool import Places
-from vfl.limits import RESERVE_BYTES
+from vfl.limits import RESERVE_BYTES, WAITING_BYTES
 from vfl.observation import PartyObservation
 from vfl.registry import PluginSection
 
@@ -51,6 +52,21 @@ class Begin:
     """How many rounds are in the transcript already: the run is resumed."""
     estimates: bool = False
     """Whether to show unfinished estimates while it recovers."""
+    checkpoint_every: int | None = None
+    """After how many rounds each the attack's state is kept, if it has one."""
+    thins: bool = False
+    """Whether the transcript is there for the attack alone: rounds that its states have seen may go."""
+    waiting_bytes: int = WAITING_BYTES
+    """How much may wait for the attack before the rounds do."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What the attack answers when it can do with the setting."""
+
+    seen: int
+    """So many rounds of those in the transcript it need not be shown again."""
+    resumable: bool
 
 
 def main(pipe: Connection) -> None:
@@ -65,7 +81,7 @@ def main(pipe: Connection) -> None:
     attacks.names()  # imports them all while the workers join
     try:
         live = LiveAttack(line.messages.get(), line)
-        line.tell(0)
+        line.tell(live.ready)
         recovery = live.run(threads)
         line.tell(pickle.dumps(recovery))  # here, as torch would share the tensors' memory with the coordinator
     except Exception as error:
@@ -106,8 +122,6 @@ class Line:
             self.messages.put(message)
             if isinstance(message, Begin):
                 self._places = message.places
-                for number in range(1, message.rounds + 1):
-                    self.messages.put(number)
 
 
 class LiveAttack:
@@ -117,6 +131,13 @@ class LiveAttack:
         self._line, self._places = line, begin.places
         snapshots = Snapshots(begin.out, begin.setting, begin.snapshots)
         self._follower = Follower(start_attack(begin.attack, begin.setting), snapshots)
+        self._begin, self._states = begin, States(begin.out)
+        kept = self._states.last(begin.rounds) if self._follower.resumable else Kept(0, {})
+        if kept.round:
+            self._follower.restore(kept.tensors)
+        for number in range(kept.round + 1, begin.rounds + 1):
+            line.messages.put(number)
+        self.ready = Ready(kept.round, self._follower.resumable)
         self._reader = RoundReader(begin.setting, begin.places.find, checked=False, done=self._was_read)
         self._progress = LiveProgress(line.tell, begin.out, begin.setting, estimates=begin.estimates)
         self._pace = Pace()
@@ -129,13 +150,15 @@ class LiveAttack:
         over = self._line.no_more_rounds
         rest = partial(self._pace.rest, over=over, hurried=self._disk_is_needed)
         out_of_the_way(lambda: self._follow(over.is_set, rest), over)
+        # Still on one thread: sums depend on their number, and which rounds are left by now on the machine's load.
         self._follow(self._line.messages.empty, lambda _worked: None)
         torch.set_num_threads(threads)  # the workers are gone
         return self._follower.recover(self._progress)
 
     def _follow(self, enough: Callable[[], bool], rest: Callable[[float], None]) -> None:
         began = time.thread_time()
-        for _ in self._follower.follow(self._rounds(enough)):
+        for number in self._follower.follow(self._rounds(enough)):
+            self._keep(number)
             self._seen += 1
             self._line.tell(self._seen)
             rest(time.thread_time() - began)
@@ -148,11 +171,20 @@ class LiveAttack:
                 self._round_bytes = 0
                 yield self._reader.read(number)
 
+    def _keep(self, number: int) -> None:
+        """Keep the attack's state where it is time for that, and let go of the rounds that it makes superfluous."""
+        every = self._begin.checkpoint_every
+        if every is None or number % every or not self._follower.resumable:
+            return
+        superfluous = self._states.write(number, self._follower.state())
+        if self._begin.thins and superfluous:
+            thin(self._places.disk, superfluous, self._follower.version_of(superfluous))
+
     def _was_read(self, path: Path) -> None:
         self._round_bytes += path.stat().st_size
         self._places.discard(path)
 
     def _disk_is_needed(self) -> bool:
-        """Whether less of the disk is free than the waiting rounds take, besides what no run may take."""
+        """Whether the waiting rounds take half of what may wait, or as much as is free besides what no run may take."""
         free = shutil.disk_usage(self._places.disk.parent).free - RESERVE_BYTES
-        return self._line.messages.qsize() * self._round_bytes >= free
+        return self._line.messages.qsize() * self._round_bytes >= min(free, self._begin.waiting_bytes // 2)

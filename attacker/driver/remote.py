@@ -4,17 +4,19 @@ import contextlib
 import os
 import pickle
 import socket
+from collections import deque
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from attacker.driver.process import Begin, main
+from attacker.driver.process import Begin, Ready, main
 from attacker.interface import Progress, Recovery, Setting
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.folder.recovered import PARTIAL
 from vfl.folder.summary import Queue
+from vfl.folder.transcript.files import files_of
 from vfl.folder.transcript.spool import SLOTS, Places, Spool
 from vfl.forkserver import context, end_process, warm_up
 from vfl.observation import PartyObservation
@@ -51,6 +53,11 @@ class RemoteAttack:
         self._spool: Spool | None = None
         """None if the transcript is kept: each round is then in it before it is shown."""
         self._is_cut = False
+        self._waiting: deque[int] = deque()
+        """The bytes of the rounds that the attack has not read; of those before a run was resumed, 0."""
+        self._version = 0
+        self._bounded = False
+        """Whether so much may wait and no more: what the user wants to keep is kept, however much it is."""
 
     def start(self, setting: Setting, *, rounds: int = 0, estimates: bool = False) -> None:
         """Start the attack; of a run that is resumed, so many rounds are in its transcript already."""
@@ -59,24 +66,42 @@ class RemoteAttack:
             self._pipe = self._process.pipe
         if self._is_cut:
             raise InterruptedRunError("stopped before the end")
-        self._unread = self.queue.longest = rounds
         self._places = Places.make(self._out, kept=self._config.records)
         if not self._config.records:
             self._spool = Spool(self._places)
         begin = Begin(self._config.attack, setting, self._out.resolve(), self._places, self._config.snapshots)
-        self._tell(replace(begin, rounds=rounds, estimates=estimates))
-        self._hear()
+        every, asked_for = self._config.federation.checkpoint_every, self._config.transcript
+        begin = replace(begin, rounds=rounds, estimates=estimates, checkpoint_every=every, thins=not asked_for)
+        self._tell(replace(begin, waiting_bytes=self._limit))
+        ready = self._hear()
+        assert isinstance(ready, Ready)
+        self._unread = self.queue.longest = rounds - ready.seen
+        self._waiting.extend([0] * self._unread)
+        self._bounded = self._spool is not None or (ready.resumable and not asked_for)
 
     def observe(self, observation: PartyObservation) -> None:
-        """Show the attack a round, which it looks at later; only a full disk makes this wait for the attack."""
+        """Show the attack a round, which it looks at later, unless too much waits for it already."""
         assert self._pipe is not None
-        while self._pipe.poll() or (self._unread and self._spool is not None and not self._spool.has_room):
+        files = files_of(observation, new_parameters=observation.version != self._version)
+        size = sum(tensor.nbytes for file in files for tensor in file.tensors.values())
+        self._version = observation.version
+        while self._pipe.poll() or (self._unread and not self._has_room(size)):
             self._hear()
+        self._waiting.append(size)
         on_disk = self._unread >= SLOTS if self._spool is None else self._spool.write(observation)
         self._unread += 1
         self.queue.longest = max(self.queue.longest, self._unread)
         self.queue.spilled += on_disk
         self._tell(observation.round)
+
+    def _has_room(self, size: int) -> bool:
+        if self._spool is not None and not self._spool.has_room:
+            return False
+        return not self._bounded or sum(self._waiting) + size <= self._limit
+
+    @property
+    def _limit(self) -> int:
+        return round(self._config.waiting_gb * 1e9)
 
     def recover(self, progress: Progress) -> Recovery:
         """Wait until the attack has seen all rounds and made its estimate."""
@@ -128,6 +153,7 @@ class RemoteAttack:
             raise message
         if isinstance(message, int) and message:
             self._unread -= 1
+            self._waiting.popleft()
             if self._spool is not None:
                 self._spool.was_read()
         return message

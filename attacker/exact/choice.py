@@ -7,12 +7,12 @@ from typing import Literal
 
 from torch import nn
 
-from attacker.exact.rays import enough_zeros
 from attacker.exact.steps12.completion import too_few_rounds
 from attacker.exact.workers.tails import affine_after
 from attacker.least_squares import SKETCH, undetermined, written_otherwise
 from attacker.refusal import FROZEN, Lack, RefusalError
 from attacker.steady import batchwise, by_chance, steady_input, zeros_before
+from vfl.maths.cone import enough_zeros
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
 from vfl.observation import Setting

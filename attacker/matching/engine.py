@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from attacker.matching.second_order import Phase, Rules
-from vfl.device import resolve_device
+from vfl.device import moved, resolve_device
 from vfl.models.batch_norm import FixedBatchNorm
 from vfl.models.layers import fully_connected, given
 from vfl.models.whole import first_model
@@ -43,7 +43,7 @@ class Engine:
 
     def __init__(self, setting: Setting) -> None:
         self.device = torch.device(resolve_device(setting.device))
-        model = first_model(setting).to(self.device)
+        model = first_model(setting)
         self._bottoms, self._top = list(model.bottoms), model.top
         first = [
             next(iter(fully_connected(bottom, box.shape)), None)
@@ -63,13 +63,14 @@ class Engine:
             module for bottom in self._bottoms for module in bottom.modules() if isinstance(module, FixedBatchNorm)
         )
         """The batch-norm layers whose statistics are constants of the model, worker after worker."""
+        model.to(self.device)  # after its layers were looked at, which compares numbers
         self._shapes = [box.shape for box in setting.boxes]
         self._at_once: bool | None = None
 
     def flat(self, tensors: ModelTensors) -> tuple[Tensor, ...]:
         """Return one tensor per parameter in the order of `names`, on the engine's device."""
         parts = [*tensors.bottoms, tensors.top]
-        return tuple(parts[worker][name].to(self.device) for worker, name in self.names)
+        return tuple(moved(parts[worker][name], self.device) for worker, name in self.names)
 
     def guess(self, parameters: Sequence[Tensor], slices: Sequence[Tensor], targets: Tensor) -> Guess:
         """Return what these slices (one tensor per worker) and targets (rows of class probabilities) bring about."""

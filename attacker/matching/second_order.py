@@ -18,6 +18,8 @@ from torch.autograd import Function
 from torch.nn.functional import fold, linear, unfold
 from torch.overrides import TorchFunctionMode
 
+from attacker.matching.pooling import pooled
+
 # mypy: disable-error-code="no-untyped-call,misc"
 
 
@@ -60,7 +62,7 @@ class Rules(TorchFunctionMode):
         if self._each and func is linear and not kwargs:
             x, weight, bias = (*args, None)[:3]
             return _EachDense.apply(x, weight, bias, self._phase)
-        return func(*args, **(kwargs or {}))
+        return pooled(func, args, kwargs or {})
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:

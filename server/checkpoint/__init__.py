@@ -1,7 +1,8 @@
 """A run between two rounds, on disk: all that the coordinator needs to go on as if nothing had happened.
 
 One safetensors file a checkpoint: parameters and the optimiser's state as tensors, the rest as JSON in the header, a
-checksum over all of it. What an attack has seen is not in it: it is shown the transcript's rounds again.
+checksum over all of it. What an attack has seen is not in it: it goes on from a state of its own
+(`attacker.driver.state`), or is shown the transcript's rounds again.
 """
 
 import hashlib

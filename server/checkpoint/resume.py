@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from attacker.driver.state import States
 from server.checkpoint import State, checkpoint_name, checkpoints_in, folder_of, read_checkpoint
 from server.parameters import Parameters
 from server.schedule import Drawn
@@ -22,8 +23,8 @@ from vfl.folder.summary import Disturbance
 from vfl.folder.transcript import Transcript, TranscriptWriter, forget_after
 from vfl.observation import Setting
 
-_MAY_DIFFER = "_timeout"
-"""How long one party waits for another changes no number."""
+_MAY_DIFFER = ("_timeout", "waiting_gb")
+"""How long one party waits for another changes no number, nor how much waits for the attack."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,15 @@ class Resumed:
     tensors: dict[str, Tensor]
     transcript: Path | None
     """The rounds up to here, if they were kept."""
+    seen: int
+    """After which round the attack goes on with its own state; 0 if it is shown all rounds again."""
     redone: int | None
     """Rounds that were done after this state and are to be done again, where that is known."""
 
     @property
     def disturbance(self) -> Disturbance:
         """Return for the record that the coordinator itself was gone since its last checkpoint."""
-        rounds, seconds = self.state.rounds, time.time() - self.state.at
+        rounds, seconds = self.state.rounds, max(0.0, time.time() - self.state.at)  # clocks are set back too
         reason = f"the coordinator was resumed from its checkpoint of round {rounds}"
         return Disturbance(round=rounds + 1, reasons=[reason], seconds=seconds, redone=self.redone)
 
@@ -67,22 +70,24 @@ def find_checkpoint(
     good: list[tuple[State, dict[str, Tensor]]] = []
     """With nothing wrong but the rounds before them."""
     for state, tensors in _good(folder_of(out), config, problems):
+        seen = States(out).last(state.rounds).round if transcript is not None else 0
         try:
             recorded = None
             if transcript is not None:
                 setting = state.setting(config, labels)
-                recorded = _checked(transcript, config, state, setting=setting, problems=problems, stopped=stopped)
+                recorded = _whole(transcript, config, setting, problems)
+                _check(recorded, seen, state.rounds, stopped)
         except DamagedError as error:
             problems.append(str(error))
             good.append((state, tensors))
             continue
         redone = None if recorded is None else recorded.rounds - state.rounds
-        return _going_on(Resumed(state, tensors, transcript, redone), problems, say)
+        return _going_on(Resumed(state, tensors, transcript, seen, redone), problems, say)
     if not good:
         raise _nothing_left(problems)
     state, tensors = good[0]
     if config.attack.name == "none":  # no attack has to see those rounds again
-        return _going_on(Resumed(state, tensors, transcript, None), problems, say)
+        return _going_on(Resumed(state, tensors, transcript, 0, None), problems, say)
     alone = "with --set 'attack={name: none}' training goes on from there, without the attack"
     last = f"The checkpoint of round {state.rounds} is good: {alone}"
     raise UserError(f"--resume: {_in_one(problems)}; the attack would have to see those rounds again. {last}")
@@ -136,7 +141,7 @@ def take_up(config: RunConfig, resumed: Resumed, labels: tuple[int, ...] | None,
     setting = state.setting(config, labels)
     parameters = Parameters(setting, config.training)
     parameters.restore(state.version, resumed.tensors)
-    clear_run(out, resumed=True)
+    clear_run(out, resumed=True, seen=resumed.seen)
     forget_later(out, resumed)
     record.model = parameters.current
     record.train.stopped_early = state.rounds < setting.rounds
@@ -150,6 +155,7 @@ def forget_later(out: Path, resumed: Resumed) -> None:
     last = checkpoint_name(resumed.state.rounds)
     for path in (*(path for path in checkpoints_in(folder) if path.name > last), *folder.glob("*.partial")):
         path.unlink()
+    States(out).forget_after(resumed.state.rounds)
     if resumed.transcript is not None:
         forget_after(resumed.transcript, resumed.state.rounds)
 
@@ -185,19 +191,21 @@ def _compare(config: RunConfig, state: State, path: Path) -> None:
             )
 
 
-def _checked(
-    folder: Path, config: RunConfig, state: State, *, setting: Setting, problems: list[str], stopped: Callable[[], bool]
-) -> Transcript:
-    """Return a transcript whose first rounds are as they were written."""
+def _whole(folder: Path, config: RunConfig, setting: Setting, problems: list[str]) -> Transcript:
+    """Return a run's transcript, its description written anew where that is damaged."""
     try:
         recorded = Transcript(folder)
     except UserError as error:
         problems.append(f"{error}; the checkpoint has what it said, and it is written anew")
         TranscriptWriter(folder, config, setting)
         recorded = Transcript(folder)
-    if recorded.rounds < state.rounds:
-        raise DamagedError(f"{folder} has {recorded.rounds} rounds of the {state.rounds} that were done by then")
-    for _ in islice(recorded, state.rounds):  # each is checked as it is read
+    return recorded
+
+
+def _check(recorded: Transcript, seen: int, rounds: int, stopped: Callable[[], bool]) -> None:
+    """See that the rounds which the attack will be shown are there as they were written."""
+    if recorded.rounds < rounds:
+        raise DamagedError(f"the transcript has {recorded.rounds} rounds of the {rounds} that were done by then")
+    for _ in islice(recorded.after(seen), rounds - seen):  # each is checked as it is read
         if stopped():
             raise InterruptedRunError("stopped before the end")
-    return recorded

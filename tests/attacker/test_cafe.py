@@ -36,7 +36,7 @@ def test_every_term_can_be_left_out(options):
     x, y = images(8)
     setting = setting_for(x, 3, 6, CNN)
     attack, recovery = attacked(setting, seen(setting, x, y), shares=(0, 0, 1), **options)
-    assert attack.iterations == [6, 6, 6]
+    assert attack.iterations == ([6, 6, 6] if options.get("gamma", 1) else [0, 0, 6])
     assert torch.isfinite(whole(setting, recovery, x)).all()
     assert (recovery.labels is None) == (options.get("alpha") == 0)
     if options.get("clip"):
@@ -81,7 +81,7 @@ def test_step_three_uses_the_parameters_of_its_own_round(alpha):
     stale = [replace(o, parameters=rounds[0].parameters) for o in rounds]
     moving, _ = attacked(setting, rounds, shares=(0, 0, 1), alpha=alpha)
     fixed, _ = attacked(setting, stale, shares=(0, 0, 1), alpha=alpha)
-    assert not torch.equal(moving.x[0], fixed.x[0])
+    assert not torch.equal(moving.variables.x[0], fixed.variables.x[0])
 
 
 @pytest.mark.parametrize("options", [KACZMARZ, {"lr_one": 0.05}, {"optimiser_one": "adam", "lr_one": 1e-4}])

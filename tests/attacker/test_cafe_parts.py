@@ -1,27 +1,22 @@
 """The parts of the paper's attack: its steps against least squares and autograd, its optimisers, its phases."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from attacker.cafe import Cafe
-from attacker.cafe.steps import (
-    DataObjective,
-    Phases,
-    RowSGD,
-    Weights,
-    cosine_decay,
-    inputs_objective,
-    outputs_objective,
-    scaled,
-    total_variation,
-    truncated,
-)
+from attacker.cafe.objective import Batch, DataObjective, Terms, total_variation, truncated
+from attacker.cafe.phases import Phases
+from attacker.cafe.steps import RowSGD, cosine_decay, inputs_objective, outputs_objective, scaled
 from attacker.interface import silent
 from attacker.least_squares import LeastSquares
+from attacker.matching.pooling import QuickPooling
 from tests.attacker.cafe_support import CNN, KACZMARZ, attacked, error, images, seen, setting_for, table, whole
 from vfl.maths.adam import RowAdam
 from vfl.maths.least_squares import pseudo_inverse
 from vfl.models.whole import known_model, state_dict
+from vfl.registry import PluginSection
 
 # Steps I and II
 
@@ -46,7 +41,7 @@ def test_steps_one_and_two_converge_to_least_squares(samples, schedule, loop):
     for worker in range(2):
         bias = torch.stack([o.gradients.bottoms[worker]["1.bias"] for o in rounds])
         v = inverse @ bias.double() / 4  # v_n holds 1/K of the sample's gradient
-        assert error(attack.v[worker].double(), v) < 1e-3
+        assert error(attack.variables.v[worker].double(), v) < 1e-3
         assert error(recovery.representations[worker], expected[worker]) < 1e-2
     assert error(whole(setting, recovery, x), x) < 1e-2  # the first layer sees the data
 
@@ -54,7 +49,9 @@ def test_steps_one_and_two_converge_to_least_squares(samples, schedule, loop):
 def test_the_papers_sgd_and_adam_converge_to_least_squares_too():
     x, y = table(20)
     setting = setting_for(x, 4, 1500)
-    attack, recovery = attacked(setting, seen(setting, x, y), lr_one=0.1, lr_two=0.02, shares=(0, 1, 0), alpha=0)
+    attack, recovery = attacked(
+        setting, seen(setting, x, y), lr_one=0.1, lr_two=0.02, final_two=0.02, shares=(0, 1, 0), alpha=0
+    )
     assert error(whole(setting, recovery, x), x) < 0.05
     assert attack.iterations[0] == 1500
 
@@ -67,7 +64,7 @@ def test_replayed_rounds_save_rounds():
     true = inverse @ torch.stack([o.gradients.bottoms[0]["1.bias"] for o in rounds]).double() / 4
     plain, _ = attacked(setting, rounds, alpha=0, **KACZMARZ)
     replayed, _ = attacked(setting, rounds, alpha=0, replay=10, **KACZMARZ)
-    assert error(replayed.v[0].double(), true) < 0.1 * error(plain.v[0].double(), true)
+    assert error(replayed.variables.v[0].double(), true) < 0.1 * error(plain.variables.v[0].double(), true)
 
 
 def test_objectives_have_autograds_gradients_and_curvature():
@@ -82,7 +79,7 @@ def test_objectives_have_autograds_gradients_and_curvature():
         loss = value(leaf)
         (gradient,) = torch.autograd.grad(loss, leaf)
         hessian = torch.autograd.functional.hessian(value, variable).reshape(variable.numel(), -1)
-        assert found[0] == pytest.approx(float(loss.detach()), rel=1e-5)
+        assert float(found[0]) == pytest.approx(float(loss.detach()), rel=1e-5)
         torch.testing.assert_close(found[1], gradient, rtol=1e-4, atol=1e-4)
         assert found[2] == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]), rel=1e-4)
 
@@ -90,48 +87,84 @@ def test_objectives_have_autograds_gradients_and_curvature():
 # Step III
 
 
-def equation_nine(setting, observation, slices, scores, wanted, weights):
+def matched(name, found, uploaded):
+    """Return a row's distance of gradients as its own paper writes it, from the two lists of tensors."""
+    pairs = [(a.flatten(), b.flatten()) for a, b in zip(found, uploaded, strict=True)]
+    if name == "squared":
+        return sum((a - b).square().sum() for a, b in pairs)
+    if name == "cosine":
+        whole, seen = (torch.cat(side) for side in zip(*pairs, strict=True))
+        return 1 - whole @ seen / (whole.norm() * seen.norm())
+    kernels = [1 - torch.exp(-(a - b).square().sum() / (b.var(unbiased=False) * b.numel())) for a, b in pairs]
+    return torch.stack(kernels).mean()
+
+
+def equation_nine(setting, observation, slices, scores, wanted, terms, mean=()):
     """Return the objective and its gradients for slices and label scores, in float64, from autograd alone."""
     model = known_model(setting, observation.parameters).double()
     x = [part.double().requires_grad_() for part in slices]
     y = scores.double().requires_grad_()
-    inputs = []
+    inputs, normed = [], []
     for bottom in model.bottoms:
         bottom.fc1.register_forward_hook(lambda _layer, given, _output: inputs.append(given[0]))
+        for layer in (bottom.norm1, bottom.norm2):
+            layer.register_forward_hook(lambda layer, given, _output: normed.append((layer, given[0])))
     loss = -(y.softmax(1) * model(x).log_softmax(1)).sum(1).mean()
     gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
-    seen_gradients = state_dict(observation.gradients)
-    names = [name for name, _ in model.named_parameters()]
-    matched = sum((g - seen_gradients[name].double()).square().sum() for name, g in zip(names, gradients, strict=True))
+    uploaded = [state_dict(observation.gradients)[name].double() for name, _ in model.named_parameters()]
     varied = sum(part.diff(dim=dim).abs().sum() / len(part) for part in x for dim in (2, 3))
     represented = sum((found - of.double()).square().sum() for found, of in zip(inputs, wanted, strict=True))
-    costly = float(varied.detach()) / len(x) > weights.xi
-    objective = weights.alpha * matched + weights.gamma * represented + weights.beta * varied * costly
+    costly = float(varied.detach()) / len(x) > terms.xi
+    objective = terms.alpha * matched(terms.match, gradients, uploaded) + terms.gamma * represented
+    objective = objective + terms.beta * varied * costly
+    if terms.statistics:
+        apart = [(one.mean((0, 2, 3)) - layer.mean).norm() / layer.mean.norm() for layer, one in normed]
+        spread = [
+            (one.var((0, 2, 3), unbiased=False) - layer.variance).norm() / layer.variance.norm()
+            for layer, one in normed
+        ]
+        objective = objective + terms.statistics * sum(apart + spread) / len(normed)
+    if terms.consistency:
+        pairs = zip(x, mean, strict=True)
+        objective = objective + terms.consistency * sum((a - b).square().sum() for a, b in pairs) / len(scores)
     found = torch.autograd.grad(objective, [*x, y])
     return objective.detach(), found[:-1], found[-1]
 
 
-@pytest.mark.parametrize(
-    "weights",
-    [Weights(0.3, 0.0, 0.0, 0.0), Weights(0.0, 0.7, 0.0, 0.0), Weights(0.0, 0.0, 0.2, 0.0)]
-    + [Weights(0.3, 0.7, 0.2, xi) for xi in (0.0, 1e6)],
-    ids=["gradients", "total variation", "representations", "all", "all, smooth enough"],
-)
-def test_equation_nine_has_autograds_gradients_term_by_term(weights):
+ROWS = {
+    "gradients": Terms(0.3, 0.0, 0.0, 0.0),
+    "total variation": Terms(0.0, 0.7, 0.0, 0.0),
+    "representations": Terms(0.0, 0.0, 0.2, 0.0),
+    "CAFE": Terms(0.3, 0.7, 0.2, 0.0),
+    "CAFE, smooth enough": Terms(0.3, 0.7, 0.2, 1e6),
+    "Cosine": Terms(0.3, 0.7, 0.0, 0.0, match="cosine"),
+    "SAPAG": Terms(0.3, 0.0, 0.0, 0.0, match="gaussian"),
+    "BN": Terms(0.3, 0.0, 0.0, 0.0, statistics=0.4),
+    "GC": Terms(0.3, 0.0, 0.0, 0.0, consistency=0.4),
+}
+"""The rows of Tables 2 and 4, and equation (9) term by term."""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_equation_nine_and_all_that_replaces_its_terms_have_autograds_gradients_for_data_and_labels(name):
+    terms = ROWS[name]
     x, y = images(6)
-    setting = setting_for(x, 3, 1, CNN)
+    model = PluginSection.model_validate({**CNN.model_dump(), "batch_norm": name == "BN"})
+    setting = setting_for(x, 3, 1, model)
     (observation,) = seen(setting, x, y)
     random = torch.Generator().manual_seed(1)
-    slices = [torch.rand(3, *box.shape, generator=random) for box in setting.boxes]
+    slices, mean = ([torch.rand(3, *box.shape, generator=random) for box in setting.boxes] for _ in range(2))
     scores = torch.rand(3, setting.classes, generator=random)
     wanted = [torch.rand(3, 128 * (box.shape[1] // 4) * (box.shape[2] // 4), generator=random) for box in setting.boxes]
-    moved = DataObjective(setting, ["fc1", "fc1"], weights)(observation, slices, scores, wanted)
-    objective, of_slices, of_scores = equation_nine(setting, observation, slices, scores, wanted, weights)
-    assert moved.objective == pytest.approx(float(objective), rel=1e-4)
+    ours = DataObjective(setting, ["fc1", "fc1"], terms)
+    batch = Batch(observation.parameters, ours.engine.flat(observation.gradients))
+    moved = ours(batch, slices, scores, wanted=wanted, mean=mean)
+    objective, of_slices, of_scores = equation_nine(setting, observation, slices, scores, wanted, terms, mean)
+    assert float(moved.objective) == pytest.approx(float(objective), rel=1e-4)
     for found, expected in zip(moved.slices, of_slices, strict=True):
         assert expected.norm() > 0
         assert error(found, expected) < 1e-3
-    if weights.alpha:
+    if terms.alpha:
         assert of_scores.norm() > 0
         assert error(moved.labels, of_scores) < 1e-3
     else:
@@ -145,14 +178,32 @@ def test_step_three_weighs_its_terms_as_the_options_say_and_slows_down_to_final_
     attack = Cafe(shares=(0, 0, 1), lr_three=0.01, final_three=0.2, **weights).start(setting)
     # each sample is drawn once, and Adam's first step is as long as its rate; half way that is between 1 and 0.2
     for observation, rate in zip(seen(setting, x, y), (0.01, 0.006), strict=True):
-        rows = observation.indices
-        before, scores = [part[rows] for part in attack.x], attack.y[rows]
+        rows, variables = observation.indices, attack.variables
+        before, scores = [part[rows] for part in variables.x], variables.y[rows]
         attack.observe(observation)
-        wanted = [part[rows] for part in attack.h]
-        objective, *_ = equation_nine(setting, observation, before, scores, wanted, Weights(**weights))
+        wanted = [part[rows] for part in variables.h]
+        objective, *_ = equation_nine(setting, observation, before, scores, wanted, Terms(**weights))
         assert attack.objectives[2] == pytest.approx(float(objective), rel=1e-4)
-        steps = torch.stack([(part[rows] - was).abs().max() for part, was in zip(attack.x, before, strict=True)])
+        steps = torch.stack([(part[rows] - was).abs().max() for part, was in zip(variables.x, before, strict=True)])
         assert steps.tolist() == pytest.approx([rate] * 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("size", [8, 7])
+def test_quick_pooling_is_torchs_with_ties_and_odd_edges_up_to_its_second_derivative(size):
+    random = torch.Generator().manual_seed(0)
+    x = (4 * torch.rand(3, 2, size, size, generator=random)).round()  # many equal neighbours
+    at_output = torch.rand(3, 2, 4, 4, generator=random)
+    found = []
+    for mode in (nullcontext(), QuickPooling()):
+        leaf, gradient = x.clone().requires_grad_(), at_output.clone().requires_grad_()
+        with mode:
+            pooled = torch.nn.MaxPool2d(2, ceil_mode=True)(leaf)
+        (first,) = torch.autograd.grad(pooled, leaf, gradient, create_graph=True)
+        (second,) = torch.autograd.grad(first.pow(3).sum(), gradient)
+        found.append((pooled, first, second))
+    assert all(map(torch.equal, *found))
+    assert "Pool" in type(found[1][0].grad_fn).__name__
+    assert "MaxPool" not in type(found[1][0].grad_fn).__name__
 
 
 # Optimisers
@@ -212,8 +263,8 @@ def test_total_variation_below_the_threshold_costs_nothing():
     assert float(truncated([x, x], 1.9).detach()) == pytest.approx(4.0)
     assert torch.autograd.grad(truncated([x], 1.9), x)[0].abs().sum() > 0
     below = truncated([x, x], 2.1)
-    assert float(below) == 0.0
-    assert not below.requires_grad
+    assert float(below.detach()) == 0.0
+    assert torch.autograd.grad(below, x)[0].abs().sum() == 0
 
 
 def test_tables_have_no_total_variation():

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import re
 import socket
 from urllib.parse import urlsplit
@@ -267,6 +268,15 @@ def test_the_image_is_slim(image):
     assert docker("run", "--rm", "--entrypoint", "sh", image, "-c", tools).stdout == ""
     assert docker("run", "--rm", "--entrypoint", "id", image, "-u").stdout == "1000\n"
     assert "Usage: cafe" in docker("run", "--rm", image).stdout
+
+
+def test_the_image_has_its_bill_of_materials(image):
+    bill = json.loads(docker("run", "--rm", "--entrypoint", "cat", image, "/opt/cafe/sbom.cdx.json").stdout)
+    versions = {one["name"]: one["version"] for one in bill["components"]}
+    assert bill["bomFormat"] == "CycloneDX"
+    assert versions["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    assert {"cafe-vfl", "grpcio", "cryptography", "opacus"} <= versions.keys()
+    assert "cyclonedx-bom" not in versions
 
 
 def test_the_health_checks_turn_healthy(gathering):

@@ -26,8 +26,9 @@ from vfl.errors import RunFailedError
 from vfl.limits import CLASSES, FEATURES, SAMPLES, SENTENCE_CHARACTERS, plain
 from vfl.net.network import PROTOCOL_VERSION
 from vfl.topology import Topology
-from worker.checks import check_parameters, check_round, check_start
+from worker.checks import OrderChecks
 from worker.exchange import ExchangeService
+from worker.main import defence_plan
 from worker.rendezvous import Rendezvous
 
 TENSORS = {"bottom.1.weight": torch.ones(3, 4), "bottom.1.bias": torch.zeros(3)}
@@ -216,6 +217,7 @@ def test_outputs_that_peers_bring_fit_this_run_or_are_refused(first, rest):
 @given(mutated("order"))
 def test_orders_are_followed_only_where_they_fit_what_the_worker_has(held, data):
     config, mine = held
+    checks = OrderChecks(config, mine, defence_plan(config, 0, len(mine.x), most=mine.most))
     try:
         order = ORDER.read(data)
     except DecodeError:
@@ -226,13 +228,13 @@ def test_orders_are_followed_only_where_they_fit_what_the_worker_has(held, data)
     def follow():
         match order.WhichOneof("order"):
             case "start":
-                check_start(order.start, config, mine)
+                checks.start(order.start)
                 assert len(order.start.output_widths) == config.federation.workers
             case "parameters":
-                check_parameters(order.parameters.bundle, TENSORS)
+                checks.announced(order.parameters, TENSORS)
                 assert describe(order.parameters.bundle) == describe(announce(TENSORS))
             case "round":
-                check_round(order.round, mine)
+                checks.round(order.round)
                 mine.x[torch.tensor(list(order.round.indices))]
 
     outcome(follow, RunFailedError)

@@ -33,7 +33,7 @@ def long_run(config, tmp_path, tag):
     """A run whose attack has begun to look at rounds and falls behind; the pids of all its processes, the attack's."""
     out, pid = tmp_path / "out", tmp_path / "pid"
     process = start(*run_slow(config, out, 100000, seconds=0.3, pid=pid), tag=tag, cwd=PROJECT)
-    wait_for(lambda: pid.exists() and pid.read_text() and list((out / "transcript").glob("round-*")))
+    wait_for(lambda: pid.exists() and pid.read_text() and list((out / "waiting").glob("round-*")))
     pids = [one.pid for one in ours(tag)]
     assert left(pids)
     return process, pids, int(pid.read_text())
@@ -42,7 +42,7 @@ def long_run(config, tmp_path, tag):
 def assert_nothing_left(tag, pids, out):
     assert nothing_left(tag)
     assert left(pids) == []
-    assert not (out / "transcript").exists()
+    assert not (out / "waiting").exists()
 
 
 def test_an_attack_beside_the_training_finds_what_it_finds_offline(config, tmp_path):
@@ -66,7 +66,7 @@ def test_a_slow_attack_gets_all_rounds_and_the_summary_says_how_far_it_fell_behi
     assert [note.split()[0] for note in attack["notes"][:-1]] == [str(number) for number in range(1, 21)]
     assert 0 < attack["queue"]["spilled"] < attack["queue"]["longest"] + 20
     assert "attack's lag" in done.stdout
-    assert not (out / "transcript").exists()
+    assert not (out / "waiting").exists()
 
 
 @pytest.mark.parametrize("where", ["observe", "recover"])

@@ -9,6 +9,10 @@ from tests.support import assert_same, flat, run_in_one_process, run_in_processe
 from vfl.datasets.slices import load_data
 from vfl.errors import RunFailedError
 from vfl.local.launch import run_federation
+from vfl.local.simulation import simulate
+from vfl.referee import score_run
+from worker.defences import Chain, Plan
+from worker.keys import FixedSecret
 
 NOISY = {"name": "noise", "scale": 0.5}
 
@@ -122,3 +126,53 @@ def test_enough_noise_keeps_the_breaker_closed(tmp_path):
     assert summary["withheld"] == {}
     assert summary["ended"] == "complete"
     assert summary["defence"][0]["chain"][1]["leaked"] == 0.0
+
+
+@pytest.mark.parametrize("defence", ["none", "breaker"])
+def test_a_breaker_leaves_exact_nothing_of_a_run_that_one_gradient_each_would_give_away(defence, tmp_path):
+    config = small_config(
+        data={"name": "digits", "samples": 12, "test_samples": 0},
+        federation={"workers": 2, "batch_size": 4, "rounds": 3},
+        model={"name": "cafe_cnn"},
+        training={"optimizer": "adam", "lr": 1e-3},
+        defence={"name": defence},
+        attack={"name": "exact"},
+    )
+    data = load_data(config)
+    run_federation(config, data, tmp_path)
+    attack = score_run(tmp_path, config, data).attack
+    summary = summary_of(tmp_path)
+    if defence == "none":
+        assert attack.share_30db == 1.0
+    else:
+        assert summary["rounds"] == 0
+        assert "round 1: its breaker expects" in summary["ended"]
+        assert "(4 of 4 from this gradient alone)" in summary["ended"]
+        assert attack.share_30db is None
+        assert attack.notes == ["The attack had too few rounds: attack exact: no round was observed"]
+
+
+@pytest.mark.parametrize("policy", ["permuted", "one_shot", "poisson"])
+def test_rows_that_only_the_workers_know_hide_no_image_from_an_attack_that_needs_no_indices(policy, tmp_path):
+    config = small_config(
+        data={"name": "digits", "samples": 12, "test_samples": 0},
+        federation={"workers": 2, "batch_size": 4, "rounds": 3, "fixed_secrets": True},
+        model={"name": "cafe_cnn"},
+        training={"optimizer": "adam", "lr": 1e-3},
+        defence={"name": "indices", "policy": policy},
+        attack={"name": "exact", "trust_indices": False},
+    )
+    data, named = load_data(config), {}
+    simulate(config, data, tmp_path, on_round=lambda seen: named.update({seen.round: seen.indices}))
+    common = FixedSecret(config.seed, "all workers")
+    chain = Chain(config.defence_of(0), Plan(0, 12, 4, 3, "epochs", common=common))
+    drawn = {row for number, rows in named.items() for row in chain.rows(number, rows).tolist()}
+    assert drawn == set(range(12)) or policy != "permuted"
+    assert round(12 * score_run(tmp_path, config, data).attack.share_30db) == len(drawn)
+
+
+def test_a_simulation_whose_first_upload_is_withheld_ends_as_the_run_does(tmp_path):
+    config = small_config(model={"name": "cafe_cnn"}, defence={"name": "breaker"}, attack={"name": "exact"})
+    done = simulate(config, load_data(config), tmp_path)
+    assert done.model is None
+    assert "withheld its upload for round 1: its breaker expects" in summary_of(tmp_path)["ended"]

@@ -1,8 +1,11 @@
 """Mutual TLS between real processes: the same numbers, and everybody with the wrong certificate stays outside."""
 
+import contextlib
 import datetime
 import re
 import shutil
+import socket
+import ssl
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -121,6 +124,40 @@ def test_by_hand_over_tls_gives_the_numbers_of_a_run(config, certs, tmp_path):
     tls, plain = (list(Transcript(tmp_path / name / "transcript")) for name in ("tls", "plain"))
     assert len(tls) == 3
     assert_same(tls, plain)
+
+
+def test_a_coordinator_and_a_worker_speak_tls_1_3_and_nothing_older(certs, address):
+    own = unchecked(certs, worker_role(1))
+    host, _, port = address.rpartition(":")
+    for version, spoken in ((ssl.TLSVersion.TLSv1_2, None), (ssl.TLSVersion.TLSv1_3, "TLSv1.3")):
+        context = ssl.create_default_context(cafile=own.authority_file)
+        context.load_cert_chain(own.certificate_file, own.key_file)
+        context.set_alpn_protocols(["h2"])
+        context.minimum_version = context.maximum_version = version
+        with socket.create_connection((host, int(port)), timeout=20) as line:
+            try:
+                with context.wrap_socket(line, server_hostname=host) as connection:
+                    found = connection.version()
+            except OSError:
+                found = None
+        assert found == spoken
+
+
+def test_a_worker_hangs_up_on_a_coordinator_that_speaks_an_older_tls(certs):
+    theirs = unchecked(certs, COORDINATOR)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(theirs.certificate_file, theirs.key_file)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+    def answer(server):
+        with contextlib.suppress(OSError), server.accept()[0] as line:
+            context.wrap_socket(line, server_side=True)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=answer, args=(server,), daemon=True).start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(UserError, match="does not speak TLS as expected"):
+            meet(address, COORDINATOR, unchecked(certs, worker_role(1)), 20)
 
 
 def test_a_worker_of_another_authority_ends_with_one_sentence(config, other, address):

@@ -173,6 +173,12 @@ def test_a_certificate_has_one_role_or_none_and_numbers_are_short():
     for named, role in (
         (["worker:7"], worker_role(7)),
         (["coordinator"], COORDINATOR),
+        (["worker:0"], worker_role(0)),
+        (["worker:007"], None),
+        (["worker:00"], None),
+        (["worker:+7"], None),
+        (["Worker:7"], None),
+        (["COORDINATOR"], None),
         (["worker:" + "9" * 5000], None),
         (["worker:0", "worker:1"], None),
         (["coordinator", "worker:1"], None),
@@ -180,9 +186,21 @@ def test_a_certificate_has_one_role_or_none_and_numbers_are_short():
         ([], None),
     ):
         builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
-        urns = [x509.UniformResourceIdentifier(uri) for uri in ("urn:other", *(f"urn:cafe:{one}" for one in named))]
-        extension = x509.SubjectAlternativeName(urns)
-        assert role_of(builder.add_extension(extension, critical=False).sign(key, hashes.SHA256())) == role
+        for other, found in (("urn:other", role), ("URN:CAFE:worker:3", None)):  # the second in another spelling
+            urns = [x509.UniformResourceIdentifier(uri) for uri in (other, *(f"urn:cafe:{one}" for one in named))]
+            extension = x509.SubjectAlternativeName(urns)
+            assert role_of(builder.add_extension(extension, critical=False).sign(key, hashes.SHA256())) == found
+
+
+def test_a_key_that_every_user_can_read_gets_a_sentence(own, capsys):
+    load_identity(own, worker_role(0))
+    (own / "worker-0.key").chmod(0o640)  # a group may be the party's own, as with Kubernetes
+    load_identity(own, worker_role(0))
+    assert capsys.readouterr().err == ""
+    (own / "worker-0.key").chmod(0o644)
+    load_identity(own, worker_role(0))
+    said = f"{own / 'worker-0.key'} is a key, and every user of this machine can read it (mode 0644): chmod 600"
+    assert said in capsys.readouterr().err
 
 
 def test_a_certificate_of_an_unknown_version_or_with_an_extension_twice_is_refused_or_nobodys(made, tmp_path):

@@ -231,3 +231,29 @@ def test_what_the_adversary_holds_itself_is_no_leak(name, tmp_path):
         assert attack.share_exact == 0
         assert attack.r2 == pytest.approx(0.0, abs=1e-6)
         assert {column.worker for column in attack.columns} == {1}
+
+
+def test_mse_is_beside_psnr_and_slices_are_also_scored_on_their_own(tmp_path):
+    config = parse_config(
+        {
+            "data": {"name": "digits", "samples": 6, "test_samples": 0},
+            "federation": {"workers": 4, "batch_size": 3, "rounds": 1},
+            "model": {"name": "mlp"},
+        },
+        "the test",
+    )
+    data = load_data(config)
+    x = (data.x + 0.1 * torch.rand(data.x.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    x[:, :, :4, :4] = data.x[:, :, :4, :4]  # the first worker's slice is right
+    write_summary(tmp_path, config, None, Record(rounds=1), recovery=Recovery())
+    save_arrays(tmp_path / "recovered.npz", {"x": x.numpy(), "cell": np.arange(6)})
+    attack = score_run(tmp_path, config, data).attack
+    error = (x - data.x).double().square()
+    assert attack.mse_mean == pytest.approx(float(error.mean()), rel=1e-6)
+    guess = (data.x.mean(0) - data.x).double().square().mean()
+    assert attack.mse_baseline == pytest.approx(float(guess), rel=1e-5)
+    parts = [error[:, :, a : a + 4, b : b + 4].flatten(1).mean(1) for a in (0, 4) for b in (0, 4)]
+    of_slices = [(-10 * part.log10()).clamp(max=100).mean() for part in parts]
+    assert attack.psnr_slices == pytest.approx(float(sum(of_slices) / 4), rel=1e-5)
+    assert attack.parties[0].mse == 0
+    assert attack.psnr_slices > attack.psnr_mean

@@ -21,7 +21,7 @@ from worker.session import WorkerOptions
 class Played:
     """Lets real workers join, and sends each what the test says."""
 
-    def __init__(self, config):
+    def __init__(self, config, tls=None):
         self.config, self.data = config, load_data(config)
         federation, samples = config.federation, len(self.data.x)
         shares = config.topology.even_shares(samples, federation.batch_size)
@@ -33,12 +33,14 @@ class Played:
         self._pool = ThreadPoolExecutor()
         self._server = grpc.server(self._pool)
         add_plain_service(self._server, COORDINATOR_SERVICE, self)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        where = "127.0.0.1:0"
+        secured = tls and self._server.add_secure_port(where, tls.server_credentials())
+        self.address = f"127.0.0.1:{secured or self._server.add_insecure_port(where)}"
         self._server.start()
 
-    def worker(self, number, patience=30.0):
+    def worker(self, number, patience=30.0, tls=None):
         """Start a worker in a thread; what it returns is how it ends."""
-        options = WorkerOptions(number, self.address, rejoin_timeout=patience)
+        options = WorkerOptions(number, self.address, rejoin_timeout=patience, tls=tls)
         return self._pool.submit(work, self.config, slice_for(self.data, self.config, number), options)
 
     def joined(self, generation=0):

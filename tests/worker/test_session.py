@@ -10,16 +10,14 @@ import pytest
 import torch
 
 from protos.codec import announce
-from protos.coordinator_pb2 import Order, Start
+from protos.coordinator_pb2 import Order
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.tensors_pb2 import Chunk
 from tests.support import small_config
 from tests.worker.played_coordinator import Played
-from vfl.datasets.slices import load_data, slice_for
 from vfl.errors import RunFailedError
 from vfl.net.tls import worker_role
 from worker import session
-from worker.checks import check_start
 from worker.exchange import Peer, WorkerServer
 from worker.rendezvous import Rendezvous
 
@@ -219,21 +217,3 @@ def test_orders_from_before_a_newer_start_are_not_followed(play, monkeypatch):
     assert played_rounds == [1, 1]  # the second of the first start is out of date
     header, _ = played.uploads.get_nowait()
     assert (header.run_id, header.round) == ("second", 1)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"label_holder": 1}, "says 2 workers and label holder 1, the config here 2 and 0"),
-        ({"workers": 3}, "says 3 workers and label holder 0, the config here 2 and 0"),
-        ({"classes": 9}, "says 9 classes, the labels here have 10"),
-        ({"output_widths": [8]}, "outputs fit no model of 2 workers"),
-    ],
-)
-def test_a_start_of_another_federation_is_refused(change, words):
-    config = small_config(federation={"workers": 2, "batch_size": 4})
-    data = slice_for(load_data(config), config, 0)
-    right = {"run_id": "run", "workers": 2, "label_holder": 0, "classes": 10, "output_widths": [8, 8]}
-    check_start(Start(**right), config, data)
-    with pytest.raises(RunFailedError, match=words):
-        check_start(Start(**{**right, **change}), config, data)

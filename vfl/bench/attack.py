@@ -54,7 +54,7 @@ def bench_attack(source: Path | None, epochs: int, out: Path | None, short: bool
     """Measure `exact` on three sizes of a data set: an .npz file, or the bundled photographs."""
     name = "photos" if source is None else source.name
     sizes = (40, 80) if short else (130, 260, 520) if source is None else (200, 400, 800)
-    results = [_measure(_load(source, size), epochs) for size in sizes]
+    results = [_measure(load(source, size), epochs) for size in sizes]
     totals = [sum(one["seconds"].values()) for one in results]
     rows = []
     for one, total in zip(results, totals, strict=True):
@@ -65,7 +65,7 @@ def bench_attack(source: Path | None, epochs: int, out: Path | None, short: bool
     table = show_table(rows, {f"exact on {name}, {epochs} epochs": "{samples} samples"} | COLUMNS, note)
     few, batch_size, rounds = (16, 4, 24) if short else (80, 8, 1200)
     console_line(f"{few} samples: exact beside CAFE, tuned (docs/cafe.md), {rounds} rounds")
-    race = _beside_paper(_load(source, few), batch_size, rounds)
+    race = _beside_paper(load(source, few), batch_size, rounds)
     _show_race(race, few, batch_size)
     numbers = {"data": name, "epochs": epochs, "results": results, "beside_the_paper": race}
     save(out, numbers, f"attack --data {name}" if source else "attack", table)
@@ -76,7 +76,8 @@ def console_line(text: str) -> None:
     Console(stderr=True, highlight=False).print(text)
 
 
-def _load(source: Path | None, samples: int) -> Data:
+def load(source: Path | None, samples: int) -> Data:
+    """Return so many images of a file, or of the bundled photographs."""
     own = {"name": "photos"} if source is None else {"name": "npz", "path": str(source), "test_samples": 0}
     return datasets.build(PluginSection.model_validate({**own, "samples": samples})).load()
 
@@ -84,7 +85,7 @@ def _load(source: Path | None, samples: int) -> Data:
 def _measure(data: Data, epochs: int) -> dict[str, Any]:
     samples = len(data.x)
     batch_size = min(BATCH_SIZE, samples // 4)
-    setting = _setting(data, batch_size, "epochs", epochs * -(-samples // batch_size))
+    setting = setting_for(data, batch_size, "epochs", epochs * -(-samples // batch_size))
     attack = attacks.build(EXACT).start(setting)
     observing = 0.0
     for observation in observations(setting, data.x, data.y, TrainingConfig()):
@@ -111,8 +112,8 @@ def _beside_paper(data: Data, batch_size: int, rounds: int) -> list[dict[str, An
     cafe = _cafe_section(colour=data.sample_shape[0] > 1)
     epochs = 2 * -(-len(data.x) // batch_size)
     return [
-        _race("exact, 2 epochs", EXACT, data, _setting(data, batch_size, "epochs", epochs), looks=1),
-        _race(f"cafe, {rounds} rounds", cafe, data, _setting(data, batch_size, "uniform", rounds), looks=24),
+        _race("exact, 2 epochs", EXACT, data, setting_for(data, batch_size, "epochs", epochs), looks=1),
+        _race(f"cafe, {rounds} rounds", cafe, data, setting_for(data, batch_size, "uniform", rounds), looks=24),
     ]
 
 
@@ -158,7 +159,7 @@ def _show_race(results: list[dict[str, Any]], samples: int, batch_size: int) -> 
         )
 
 
-def _setting(data: Data, batch_size: int, schedule: str, rounds: int) -> Setting:
+def setting_for(data: Data, batch_size: int, schedule: str, rounds: int) -> Setting:
     """Return the paper's network on these images, frozen, seed 0."""
     model, boxes = PluginSection(name="cafe_cnn"), tuple(partition(data.sample_shape, WORKERS))
     return Setting(model, boxes, data.classes, len(data.x), batch_size, schedule, rounds, frozen=True, seed=0)

@@ -90,8 +90,12 @@ ONE_OF_EACH = [
 ]
 
 
-def bench_faults(out: Path | None, short: bool) -> None:
-    """Let the same run happen twice, once with faults, and compare to the last bit."""
+def bench_faults(out: Path | None, short: bool, long: bool = False) -> None:
+    """Let the same run happen twice, once with faults, and compare to the last bit; `long` takes an hour."""
+    if long:
+        from vfl.bench.long_faults import bench_long
+
+        return bench_long(out)
     # In the short benchmark all faults last so long that they are noticed, however busy the machine is.
     rounds, faults = (120, schedule(ONE_OF_EACH, LONGEST)) if short else (500, schedule(2 * ALL))
     config = _config(rounds)
@@ -111,8 +115,8 @@ def bench_faults(out: Path | None, short: bool) -> None:
             "redone": sum(one.redone or 0 for one in summary.disturbances),
             "disturbances": [as_json(one) for one in summary.disturbances],
             "updates": WORKERS * rounds,
-            "updates_lost": WORKERS * rounds - _same_updates(undisturbed, disturbed / "out"),
-            "difference": _difference(undisturbed, disturbed / "out"),
+            "updates_lost": WORKERS * rounds - same_updates(undisturbed, disturbed / "out"),
+            "difference": difference(undisturbed, disturbed / "out"),
         }
     save(out, result, "faults", _print(result, why))
     check_alike(result)
@@ -184,7 +188,7 @@ def _disturb(config: RunConfig, faults: list[Fault], folder: Path, hosts: bool) 
             for fault in faults:
                 fleet.wait_for_round(fleet.rounds_done() + fault.after)
                 done, began = fleet.rounds_done(), time.monotonic()
-                afterwards = _strike(fault, fleet, network)
+                afterwards = strike(fault, fleet, network)
                 fleet.wait_for_round(done + SURE)
                 struck.append({"round": done, "recovered_after": time.monotonic() - began})
                 afterwards()
@@ -192,7 +196,7 @@ def _disturb(config: RunConfig, faults: list[Fault], folder: Path, hosts: bool) 
     return struck
 
 
-def _strike(fault: Fault, fleet: Fleet, network: Network) -> Callable[[], object]:
+def strike(fault: Fault, fleet: Fleet, network: Network) -> Callable[[], object]:
     """Let a fault happen; return what ends it once the rounds go on."""
     party = fault.party
     match fault.kind:
@@ -224,7 +228,7 @@ def _wake(replaced: "subprocess.Popen[bytes]", fleet: Fleet) -> None:
     replaced.kill()
 
 
-def _same_updates(expected: Path, found: Path) -> int:
+def same_updates(expected: Path, found: Path) -> int:
     """Count the updates of single workers that the coordinator used in both runs, alike to the last bit."""
 
     def updates(out: Path) -> Iterator[list[dict[str, torch.Tensor]]]:
@@ -241,7 +245,7 @@ def _same_updates(expected: Path, found: Path) -> int:
     )
 
 
-def _difference(expected: Path, found: Path) -> float:
+def difference(expected: Path, found: Path) -> float:
     """Return the largest difference between the parameters that two runs ended with."""
     left, right = (torch.load(out / "model.pt", weights_only=True) for out in (expected, found))
     return float(torch.stack([(left[name] - right[name]).abs().max() for name in left]).max())  # nan, if one is

@@ -70,6 +70,7 @@ def run(
     quiet: shared.Quiet = False,
     as_json: shared.Json = False,
     resume: shared.Resume = False,
+    fresh: shared.Fresh = False,
     ui: shared.Ui = False,
     ui_listen: shared.UiListen = shared.UI_LISTEN,
 ) -> None:
@@ -77,6 +78,7 @@ def run(
     config = load_config(file, changes)
     shared.check_addresses({"--ui-listen": ui_listen})
     folder = shared.results_folder(out, file)
+    from vfl.folder import held
     from vfl.forkserver import warm_up
 
     warm_up(trains=not config.training.frozen)
@@ -84,12 +86,14 @@ def run(
     from vfl.datasets.slices import load_data
     from vfl.local.launch import LaunchOptions, run_federation
 
-    with _page(ui, ui_listen, folder) as controls:
+    with held(folder, resume=resume, fresh=fresh) as lock, _page(ui, ui_listen, folder) as controls:
         data = load_data(config)
         with reported(folder), RunProgress(folder, config.federation.workers, quiet) as watch:
             for doubt in data.doubts:
                 watch.say(f"Warning: {doubt}")
-            options = LaunchOptions(estimates=watch.live or ui, resume=resume, controls=controls)
+            options = LaunchOptions(
+                estimates=watch.live or ui, resume=resume, fresh=fresh, lock=lock, controls=controls
+            )
             run_federation(config, data, folder, options)
             finish(folder, config, data)
         show(folder, quiet, as_json)
@@ -142,6 +146,7 @@ def serve(
     tls: shared.Tls = None,
     insecure: shared.Insecure = False,
     resume: shared.Resume = False,
+    fresh: shared.Fresh = False,
     ui: shared.Ui = False,
     ui_listen: shared.UiListen = shared.UI_LISTEN,
 ) -> None:
@@ -157,12 +162,14 @@ def serve(
     from server.main import serve as coordinate
     from vfl.cli.progress import RunProgress
     from vfl.datasets.slices import load_data
+    from vfl.folder import held
     from vfl.local.label_party import LabelOptions, label_party
     from vfl.referee.estimates import Estimates
 
     workers, patience = config.federation.workers, config.federation.patience(shared.REJOIN_SECONDS)
     own = LabelOptions(labels, label_listen, label_advertise)
     with (
+        held(folder, resume=resume, fresh=fresh) as lock,
         label_party(config, own, tls=tls, insecure=insecure, patience=patience) as party,
         _page(ui, ui_listen, folder) as controls,
     ):
@@ -172,6 +179,7 @@ def serve(
             tls=identity,
             rejoin_timeout=patience,
             resume=resume,
+            lock=lock,
             workers_wait=patience > 0,
             estimates=ui,
             controls=controls,

@@ -25,6 +25,9 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="Let plain text leave
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on from the last checkpoint in --out (federation.checkpoint_every).")
 ]
+Fresh = Annotated[
+    bool, typer.Option("--fresh", help="Begin anew although --out has an unfinished run, which is thrown away.")
+]
 Ui = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run as it goes on (docs/ui.md).")]
 UiListen = Annotated[
     str, typer.Option(metavar="HOST:PORT", help="Where the page is served; beyond this machine it wants a token.")

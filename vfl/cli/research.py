@@ -37,6 +37,7 @@ def attack(
     """Run an attack offline, on what a curious party, or several of one run, recorded."""
     from attacker.driver.offline import attack_transcript
     from vfl.cli.progress import RunProgress
+    from vfl.folder import held
     from vfl.folder.recorded_config import refuse_addresses, refuse_imports, without_download
     from vfl.folder.transcript import Transcript
 
@@ -60,7 +61,7 @@ def attack(
     if out is not None and (out / "transcript").resolve() in {folder.resolve() for folder in transcripts}:
         raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
     folder = results_folder(out or _beside(transcript, config.attack.name), transcript)
-    with reported(folder), RunProgress(folder, 0, quiet) as watch:
+    with held(folder), reported(folder), RunProgress(folder, 0, quiet) as watch:
         attack_transcript(recorded, config, folder, others=each[1:])
         finish(folder, config, _truth(config, watch.say) if score else None)
     show(folder, quiet, as_json)
@@ -93,12 +94,14 @@ def sweep(
     plan = load_plan(file, changes, size)
     cells = chosen_cells(plan, where or [])
     folder = results_folder(out or Path("runs") / plan.name, file)
+    from vfl.folder import held
     from vfl.sweep.engines import choose_engine
     from vfl.sweep.main import check_cells, run_sweep
 
     where_to_run = choose_engine(engine, jobs, address)
     check_cells(replace(plan, cells=cells), file)
-    run_sweep(plan, folder, where_to_run, quiet=quiet, chosen=cells)
+    with held(folder):
+        run_sweep(plan, folder, where_to_run, quiet=quiet, chosen=cells)
 
 
 def results(
@@ -114,11 +117,14 @@ def results(
 ) -> None:
     """Write RESULTS.md, the paper's tables beside ours, and the tables in docs/, from the results that are kept."""
     from vfl.sweep.results.docs import fill_docs, keep
+    from vfl.sweep.results.figures import draw_figures
     from vfl.sweep.results.page import draw_curves, write_page
 
     for source in add or []:
         print(f"kept as {keep(source, docs, experiments, kept)}")
     draw_curves(experiments, kept)
+    for picture in draw_figures(experiments, kept, docs):
+        print(f"{picture} is drawn")
     write_page(experiments, kept, page)
     for path in (page, *fill_docs(docs, experiments, kept)):
         print(f"{path} is written")
@@ -129,8 +135,9 @@ def bench(
     out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
     *,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="faults: more than an hour of them, under attack.")] = False,
     data: Annotated[
-        Path | None, typer.Option(help="attack: an .npz file of images instead of the photographs.")
+        Path | None, typer.Option(help="attack, one_gradient: an .npz file of images instead of the photographs.")
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
     compare: Annotated[
@@ -138,16 +145,22 @@ def bench(
         typer.Option(metavar="OLD.json NEW.json", help="all: print two files of --out beside each other."),
     ] = None,
 ) -> None:
-    """Measure: hot paths, the wire, training, attacks, matching, defences, faults, load, scale, or certificates."""
+    """Measure: hot paths, the wire, training, attacks, CAFE's steps, defences, faults, load, scale, or certificates."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name not in BENCHES:
         raise UserError(f"cafe bench {name}: choose one of {', '.join(BENCHES)}")
+    if long and (short or name != "faults"):
+        raise UserError("--long: it is for `cafe bench faults` alone, and without --short")
     measure = resolve_name(BENCHES[name])
     if name == "all":
         measure(out, short, compare)
     elif name == "attack":
         measure(data, epochs, out, short)
+    elif name == "faults":
+        measure(out, short, long)
+    elif name == "one_gradient":
+        measure(data, out, short)
     else:
         measure(out, short)
 

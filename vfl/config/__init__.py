@@ -9,12 +9,14 @@ from vfl.config.places import NONE, DefenceChain, Defences, DefencesByPlace, Pla
 from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.files.yaml_text import YamlError, parse_yaml
-from vfl.limits import CONFIG_BYTES
+from vfl.limits import CONFIG_BYTES, WAITING_BYTES
 from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection, Section, explain
 from vfl.seats import COORDINATOR, Adversary, Seat, seats_of
 from vfl.topology import Kind, Topology
 
+EVALUATION_BATCH = 256
+"""Test samples that are counted at a time; agreed, so that a worker knows which ones may be asked for together."""
 SILENCE_SECONDS = 30.0
 """How long a party may give no sign of life before its connection counts as lost, if the config does not say."""
 
@@ -114,6 +116,25 @@ class ModelSection(PluginSection):
         return self
 
 
+class DeviceConfig(Section):
+    """What each role computes on, as torch names it; `auto` is cuda where there is one.
+
+    The attack alone takes the card by default: every process on a card holds a context of some hundred megabytes, and
+    a laptop has one card for the attack and all workers.
+    """
+
+    attack: str = "auto"
+    workers: str = "cpu"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_one_name(cls, value: Any) -> Any:
+        """Take `device: cuda` for all roles; `device: auto` for the default."""
+        if isinstance(value, str):
+            return {} if value == "auto" else {"attack": value, "workers": value}
+        return value
+
+
 class RunConfig(Section):
     """A whole run."""
 
@@ -125,9 +146,11 @@ class RunConfig(Section):
     defence: Defences = NONE
     adversary: Adversary = "coordinator"
     attack: PluginSection = PluginSection(name="none")
-    device: str = "auto"
+    device: DeviceConfig = DeviceConfig()
     transcript: bool = False
     snapshots: int | None = Field(None, ge=1)
+    waiting_gb: float = Field(WAITING_BYTES / 1e9, gt=0)
+    """How many gigabytes of rounds may wait for the attack on disk before the rounds wait for it."""
 
     @model_validator(mode="after")
     def _workers_exist(self) -> "RunConfig":

@@ -95,7 +95,8 @@ def _check_config(here: Sheet, setup: Setup) -> None:
     if topology.is_horizontal:
         labels = "each with its own samples and their labels"
     with here.trying("config"):
-        resolve_device(config.device)
+        for name in {config.device.attack, config.device.workers}:
+            resolve_device(name)
         models.build(config.model)
         if setup.worker is None:
             attacks.build(config.attack)

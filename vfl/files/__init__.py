@@ -5,6 +5,7 @@ import errno
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,15 +60,31 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def read_plain(path: Path, limit: int) -> bytes:
-    """Return what a plain file holds; OSError for anything else, and for more than `limit` bytes."""
-    refuse_irregular(path)
+    """Return what a plain file holds; OSError for anything else, a link too, and for more than `limit` bytes."""
+    refuse_irregular(path, links=False)
     return read_bounded(path, limit)
 
 
-def refuse_irregular(path: Path) -> None:
-    """Raise OSError for anything but a plain file: reading a pipe or a device might never end."""
+def refuse_irregular(path: Path, *, links: bool = True) -> None:
+    """Raise OSError for anything but a plain file: reading a pipe or a device might never end.
+
+    Without `links` a link is refused too: in a folder that somebody else made it may lead to any file of the reader's.
+    """
+    if not links and path.is_symlink():
+        raise OSError(errno.ELOOP, "a link, which is not followed", str(path))
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a plain file", str(path))
+
+
+def warn_if_others_read(path: Path) -> None:
+    """Say so on standard error if every user of this machine can read a key; its group may be one of a party's own."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & stat.S_IROTH:
+        print(
+            f"Warning: {path} is a key, and every user of this machine can read it (mode {mode:04o}): chmod 600 {path}",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def is_own(path: Path) -> bool:

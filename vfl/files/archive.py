@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+import psutil
 
 from vfl.files import refuse_irregular, write_atomically
-from vfl.limits import ARCHIVE_BYTES
+from vfl.limits import ARCHIVE_BYTES, RESULT_BYTES
 
 T = TypeVar("T")
+COPIES = 6
+"""How often results are in memory while they are compared with the truth."""
 _SINGLE = b"\x93NUMPY"
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -23,6 +26,17 @@ class ArchiveError(ValueError):
 def read_archive(path: Path, wanted: Collection[str] | None = None) -> dict[str, np.ndarray]:
     """Return those of the wanted arrays that are there, or all, numbers in this machine's byte order."""
     return _opened(path, lambda archive: _read(archive, wanted))
+
+
+def read_results(path: Path, wanted: Collection[str]) -> dict[str, np.ndarray]:
+    """Return those of the wanted arrays that are in the archive of a run's folder, which may be anybody's.
+
+    A run packs none of them, so that they take no more memory than the file has bytes; nor is there a link in a run's
+    folder. They may take a part of the memory that is free, as what is drawn of them takes some too.
+    """
+    refuse_irregular(path, links=False)
+    limit = min(RESULT_BYTES, psutil.virtual_memory().available // COPIES)
+    return _opened(path, lambda archive: _read(archive, wanted, limit=limit, packed=False))
 
 
 def read_shapes(path: Path, wanted: Collection[str]) -> dict[str, tuple[int, ...]]:
@@ -56,11 +70,15 @@ def _opened(path: Path, read: Callable[[zipfile.ZipFile], T]) -> T:
             raise ArchiveError(f"{error or type(error).__name__}") from None
 
 
-def _read(archive: zipfile.ZipFile, wanted: Collection[str] | None) -> dict[str, np.ndarray]:
+def _read(
+    archive: zipfile.ZipFile, wanted: Collection[str] | None, *, limit: int = ARCHIVE_BYTES, packed: bool = True
+) -> dict[str, np.ndarray]:
     members = dict(_members(archive, wanted))
     total = sum(info.file_size for info in members.values())
-    if total > ARCHIVE_BYTES:
-        raise ArchiveError(f"its arrays unpack to {total} bytes, the limit is {ARCHIVE_BYTES}")
+    if total > limit:
+        raise ArchiveError(f"its arrays unpack to {total} bytes, the limit is {limit}")
+    if not packed and any(info.compress_type != zipfile.ZIP_STORED for info in members.values()):
+        raise ArchiveError("its arrays are packed, and no run packs them")
     for name, info in members.items():
         _check_header(archive, name, info)
     arrays = {}

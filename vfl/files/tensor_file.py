@@ -94,7 +94,7 @@ def read_tensors(path: Path, checked: bool) -> tuple[dict[str, Tensor], dict[str
 
 
 def _check(path: Path) -> None:
-    refuse_irregular(path)
+    refuse_irregular(path, links=False)
     with path.open("rb") as file:
         head = file.read(_SUM_AT + len(_NO_SUM))
         digest = hashlib.sha256(head[:_SUM_AT] + _NO_SUM)

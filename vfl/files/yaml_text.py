@@ -1,5 +1,6 @@
 """YAML from any source: no aliases, and a limit on nesting and on numbers."""
 
+from collections import Counter
 from typing import Any
 
 import yaml
@@ -37,6 +38,14 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        """Refuse a key that stands twice: whoever reads the first of them would be misled, as the last one counts."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = next((key for key, count in Counter(keys).items() if count > 1), None)
+        if twice is not None:
+            raise yaml.YAMLError(f"the key {twice[:100]!r} stands there twice")
+        return super().construct_mapping(node, deep=deep)
 
     def construct_yaml_int(self, node: Any) -> int:
         """Refuse numbers of more than 64 bits."""

@@ -10,6 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -18,6 +19,8 @@ from vfl.files import refuse_irregular
 from vfl.limits import JOURNAL_BYTES, LINE_BYTES
 
 NAME = "journal.jsonl"
+STARTING = "starting.jsonl"
+"""The journal of a run that may still be refused, beside the results of the one before."""
 VERSION = 1
 EVERY_SECONDS = 0.2
 """The least time between two lines of rounds, or of one step."""
@@ -125,6 +128,28 @@ class Journal:
             self._file.write(text.encode() + b"\n")  # in one piece: another process may append too
 
 
+class StartingJournal(Journal):
+    """The journal of a run that may still be refused: a file of its own until `take_place`, and none if it is."""
+
+    def __init__(self, out: Path) -> None:
+        super().__init__(out)
+        self._place, self._path = self._path, out / STARTING
+        self._path.unlink(missing_ok=True)  # of a run that was killed
+
+    def take_place(self) -> None:
+        """Put what is written so far in the place of the journal of the run before."""
+        if self._path != self._place and self._file is not None:
+            with contextlib.suppress(OSError):
+                self._path.replace(self._place)
+        self._path = self._place
+
+    def close(self) -> None:
+        """Write what was held back, and let go of the file; of a run that was refused there is none afterwards."""
+        super().close()
+        if self._path != self._place:
+            self._path.unlink(missing_ok=True)
+
+
 def _parsed(text: bytes) -> Line | None:
     """Return a line; None for what is none, such as one cut in two when a machine stopped."""
     try:
@@ -134,18 +159,36 @@ def _parsed(text: bytes) -> Line | None:
     return line if isinstance(line, dict) else None
 
 
+@dataclass(frozen=True)
+class Mark:
+    """How far a journal was at a moment: which file it was, and its size. Clocks may jump, files do not shrink."""
+
+    file: int = 0
+    size: int = 0
+
+    @classmethod
+    def now(cls, out: Path) -> "Mark":
+        """Return the mark of a folder's journal as it is."""
+        found = _stat(out / NAME)
+        return cls() if found is None else cls(found.st_ino, found.st_size)
+
+
 class Tail:
     """Reads the lines that are appended to a journal from now on, also when another run begins the file anew."""
 
-    def __init__(self, out: Path, from_start: bool = False) -> None:
-        self._path = out / NAME
+    def __init__(self, out: Path, from_start: bool = False, *, after: Mark = Mark()) -> None:  # noqa: B008
+        """Begin at the journal's end, at its start, or where the file that it was at a mark ended then."""
+        self._path, self._starting = out / NAME, out / STARTING
         self._file: BinaryIO | None = None
+        self._opened_starting = False
         self._rest = b""
         self._skips = False
         """Whether what comes belongs to a line that is too long, and left out."""
         self._open()
         if self._file is not None and not from_start:
             self._file.seek(0, 2)
+        elif self._file is not None and os.fstat(self._file.fileno()).st_ino == after.file:
+            self._file.seek(after.size)
 
     def read(self) -> list[Line]:
         """Return the lines that have come since the last call; of very many the first, and the others the next time."""
@@ -164,11 +207,13 @@ class Tail:
         self._rest, self._skips = b"", False
 
     def _open(self) -> None:
-        try:
-            refuse_irregular(self._path)
-            self._file = self._path.open("rb")
-        except OSError:
-            self._file = None
+        for path in (self._starting, self._path):
+            try:
+                refuse_irregular(path, links=False)
+                self._file, self._opened_starting = path.open("rb"), path == self._starting
+                return
+            except OSError:
+                self._file = None
 
     def _complete(self) -> tuple[list[Line], bool]:
         """Return whole lines, and whether there are no more for now."""
@@ -185,9 +230,17 @@ class Tail:
         return [line for line in found if line is not None], len(come) < JOURNAL_BYTES
 
     def _replaced(self) -> bool:
-        try:
-            there = self._path.stat()
-        except OSError:
-            return False
-        # the file in hand is open, so no other has its number
-        return self._file is None or not os.path.samestat(there, os.fstat(self._file.fileno()))
+        there = _stat(self._starting) or _stat(self._path)
+        if there is None or self._file is None:
+            return there is not None
+        here = os.fstat(self._file.fileno())
+        if self._opened_starting and not here.st_nlink and _stat(self._starting) is None:
+            return False  # the run was refused, and what is there is the one before
+        return not os.path.samestat(there, here)  # the file in hand is open, so no other has its number
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

@@ -21,7 +21,7 @@ from vfl.observation import ModelTensors, Setting
 from vfl.optimisers.training import EarlyStop
 from vfl.recovery import Recovery, spans
 
-_SCORES = ("psnr_mean", "psnr_median", "psnr_min", "ssim_mean", "share_30db", "psnr_baseline")
+_SCORES = ("psnr_mean", "psnr_median", "psnr_min", "mse_mean", "ssim_mean", "share_30db", "psnr_baseline")
 """The scores of images are null in a summary without a referee."""
 
 

@@ -17,6 +17,7 @@ class Step(Part):
     round: Count
     seconds: Measure = None
     psnr_mean: Measure = None
+    mse_mean: Measure = None
     r2: Measure = None
 
 
@@ -85,6 +86,7 @@ class PartyScore(Part):
 
     worker: Count
     psnr: Measure = None
+    mse: Measure = None
     psnr_baseline: Measure = None
     """Of the mean image's slice."""
     ssim: Measure = None

@@ -27,6 +27,7 @@ _decibels = partial(Number, unit="dB", form=".1f", highest_is_best=True)
 _share = partial(Number, form=".3f", highest_is_best=True, limits=(0.0, 1.0))
 _loss = partial(Number, form=".4f")
 _seconds = partial(Number, unit="s")
+_rounds = partial(Number, form=".0f")
 _bytes = partial(Number, unit="bytes")
 
 
@@ -132,11 +133,16 @@ class Attack(Part):
     """For each worker the share of its rounds whose gradients look altered."""
     queue: Queue = Field(default_factory=Queue)
     psnr_mean: Annotated[Measure, _decibels("PSNR, mean")] = None
+    """Of whole images, the slices put together."""
+    psnr_slices: Annotated[Measure, _decibels("PSNR of slices, mean")] = None
+    """Of each worker's slice alone, the mean over images and workers: what the paper's public code prints."""
     psnr_median: Annotated[Measure, _decibels("PSNR, median")] = None
     psnr_min: Annotated[Measure, _decibels("PSNR, worst")] = None
+    mse_mean: Annotated[Measure, Number("MSE, mean", form=".1e")] = None
     ssim_mean: Annotated[Measure, _share("SSIM, mean")] = None
     share_30db: Annotated[Measure, _share("share of images at 30 dB or better")] = None
     psnr_baseline: Annotated[Measure, _decibels("PSNR of guessing the mean image")] = None
+    mse_baseline: Annotated[Measure, Number("MSE of guessing the mean image", form=".1e")] = None
     ssim_baseline: Annotated[Measure, _share("SSIM of guessing the mean image")] = None
     r2: Annotated[Measure, Number("R2", form=".3f", highest_is_best=True)] = None
     share_exact: Annotated[Measure, _share("share of rows exact")] = None
@@ -172,6 +178,26 @@ class Attack(Part):
         if self.share_30db is not None:
             return self.share_30db
         return _beyond(self.labels) if self.labels else None
+
+    @property
+    def rounds_to_27db(self) -> Annotated[float | None, _rounds("rounds to 27 dB")]:
+        """Return where the paper stops CAFE on CIFAR-10."""
+        return self._reached(27.0)
+
+    @property
+    def rounds_to_30db(self) -> Annotated[float | None, _rounds("rounds to 30 dB")]:
+        """Return where the paper stops CAFE on Linnaeus 5."""
+        return self._reached(30.0)
+
+    @property
+    def rounds_to_38db(self) -> Annotated[float | None, _rounds("rounds to 38 dB")]:
+        """Return where the paper stops CAFE on MNIST."""
+        return self._reached(38.0)
+
+    def _reached(self, decibels: float) -> float | None:
+        """Return the first round whose snapshot has a mean PSNR of so much; None if none has."""
+        steps = self.over_rounds or []
+        return next((step.round for step in steps if step.psnr_mean is not None and step.psnr_mean >= decibels), None)
 
     @model_validator(mode="after")
     def _is_scored_whole(self) -> Self:

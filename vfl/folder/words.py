@@ -86,6 +86,10 @@ def _scores(attack: Attack) -> Iterator[Line]:
         first, *others = [f"{name} {value:.1f}" for name, value in parts.items() if value is not None]
         guess = "" if attack.psnr_baseline is None else f"; guessing the mean image: {attack.psnr_baseline:.1f}"
         yield "PSNR", ", ".join([f"{first} dB", *others]) + guess
+    if attack.mse_mean is not None:
+        slices = "" if attack.psnr_slices is None else f"; PSNR of slices, each on its own: {attack.psnr_slices:.1f} dB"
+        guess = "" if attack.mse_baseline is None else f"; guessing the mean image: {attack.mse_baseline:.1e}"
+        yield "MSE", f"mean {attack.mse_mean:.1e}{guess}{slices}"
     if attack.ssim_mean is not None:
         guess = "" if attack.ssim_baseline is None else f"; guessing the mean image: {attack.ssim_baseline:.4f}"
         yield "SSIM", f"mean {attack.ssim_mean:.4f}{guess}"

@@ -10,7 +10,7 @@ from attacker.driver.remote import RemoteAttack
 from attacker.interface import Progress, Recovery
 from vfl.config import RunConfig
 from vfl.errors import in_words
-from vfl.folder import clear_run, transcript_of
+from vfl.folder import clear_run, held, transcript_of
 from vfl.folder.journal import Journal
 from vfl.folder.record import Record
 from vfl.folder.transcript import TranscriptWriter
@@ -112,8 +112,9 @@ def curious_party(
     if out is None or config.curious_seat(party) is None:
         yield None
         return
-    onlooker = CuriousParty(config, party, out, pipe=pipe, estimates=estimates, alone=alone)
-    try:
-        yield onlooker
-    finally:
-        onlooker.close()
+    with held(out) if alone else contextlib.nullcontext():  # else the run's launcher or coordinator has it
+        onlooker = CuriousParty(config, party, out, pipe=pipe, estimates=estimates, alone=alone)
+        try:
+            yield onlooker
+        finally:
+            onlooker.close()

@@ -9,7 +9,7 @@ import hashlib
 import os
 import signal
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.device import resolve_device
 from vfl.errors import InterruptedRunError, UserError, from_words
 from vfl.files import remove, state_folder
-from vfl.folder import transcript_of
+from vfl.files.lock import FolderLock
+from vfl.folder import held, transcript_of
 from vfl.folder.summary import Defence, load_summary, save_summary
 from vfl.folder.transcript import Transcript
 from vfl.local.children import JOINED, Children, Outcome
@@ -46,7 +47,8 @@ def check(config: RunConfig, data: Data) -> None:
     samples = len(data.x)
     shares = config.topology.even_shares(samples, config.federation.batch_size)
     check_facts(config, Facts.of(data))
-    resolve_device(config.device)
+    for name in {config.device.attack, config.device.workers}:
+        resolve_device(name)
     labels = known_labels(config, data)
     setting = Setting.of(config, boxes_of(data, config), data.classes, samples, shares=shares, labels=labels)
     chains = [[config.defence_of(worker, place) for place in PLACES] for worker in range(config.federation.workers)]
@@ -67,6 +69,10 @@ class LaunchOptions:
     """Whether the attack's unfinished estimates are shown, and scored here for the user who watches."""
     resume: bool = False
     """Whether to go on from the last checkpoint in the run's folder."""
+    fresh: bool = False
+    """Whether to begin anew although a run in the folder could be resumed."""
+    lock: FolderLock | None = None
+    """On the run's folder, if it was taken before."""
     controls: Connection | None = None
     """Where the user's live page tells the coordinator to pause, to go on or to stop."""
 
@@ -77,6 +83,9 @@ def run_federation(config: RunConfig, data: Data, out: Path, options: LaunchOpti
     if options.resume:
         _check_counts(config)
     out.mkdir(parents=True, exist_ok=True)
+    if options.lock is None:
+        with held(out, resume=options.resume, fresh=options.fresh) as lock:
+            return run_federation(config, data, out, replace(options, lock=lock))
     # SIGTERM is what `timeout`, Docker and systemd send
     with as_ctrl_c(signal.SIGTERM), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
         slices = write_slices(config, data, Path(folder))
@@ -136,6 +145,8 @@ def _start_and_wait(
         rejoin_timeout=patience,
         estimates=wanted.estimates,
         resume=wanted.resume,
+        fresh=wanted.fresh,
+        lock=wanted.lock,
         controls=wanted.controls,
         labels=known_labels(config, data),
     )

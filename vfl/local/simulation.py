@@ -27,7 +27,7 @@ from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.datasets.slices import WorkerData, slice_for
 from vfl.errors import RunFailedError
-from vfl.folder import clear_run, transcript_of
+from vfl.folder import clear_run, held, transcript_of
 from vfl.folder.journal import Journal
 from vfl.folder.record import Record, write_model
 from vfl.folder.summary import Defence
@@ -59,14 +59,22 @@ class Simulated:
 
     setting: Setting
     recovery: Recovery
-    model: ModelTensors
+    model: ModelTensors | None
+    """None where no round was done."""
 
 
-def simulate(config: RunConfig, data: Data, out: Path, on_round: OnRound = lambda _: None) -> Simulated:
+def simulate(
+    config: RunConfig, data: Data, out: Path, on_round: OnRound = lambda _: None, *, fresh: bool = False
+) -> Simulated:
     """Run a federation and its attack to the numbers of `cafe run`, bit for bit; leave the same results in `out`."""
     check(config, data)
-    threads = torch.get_num_threads()
     out.mkdir(parents=True, exist_ok=True)
+    with held(out, fresh=fresh):
+        return _simulate(config, data, out, on_round)
+
+
+def _simulate(config: RunConfig, data: Data, out: Path, on_round: OnRound) -> Simulated:
+    threads = torch.get_num_threads()
     clear_run(out)
     journal = Journal(out)
     try:
@@ -150,7 +158,6 @@ class _Rounds:
     def conclude(self) -> Simulated:
         """Let the attack recover, and write and score what came of it."""
         out, config, setting, record = self._out, self._config, self._setting, self._record
-        assert record.model is not None
         write_model(out, record.model)
         recover, journal = self._following().recover, self._journal
         recovery = conclude(recover, record, config=config, setting=setting, out=out, journal=journal, stop_signals=())

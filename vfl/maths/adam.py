@@ -35,13 +35,18 @@ class RowAdam:
         self._betas, self._epsilon = betas, epsilon
         self.first = torch.zeros_like(like)
         self.second = torch.zeros_like(like)
-        self.counts = torch.zeros(len(like), dtype=torch.float64)
+        self.counts = torch.zeros(len(like), dtype=torch.float64, device=like.device)
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """Return what it remembers, to be kept and to be copied back into."""
+        return {"first": self.first, "second": self.second, "counts": self.counts}
 
     def step(self, values: Tensor, rows: Tensor, gradient: Tensor, lr: float) -> None:
         """Update values[rows] in place, with the bias correction of each row's own count."""
         b1, b2 = self._betas
-        self.counts[rows.cpu()] += 1
-        counts = self.counts[rows.cpu()]
+        self.counts[rows] += 1
+        counts = self.counts[rows]
         first = self.first[rows].lerp_(gradient, 1 - b1)
         second = self.second[rows].mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
         self.first[rows], self.second[rows] = first, second

@@ -1,4 +1,4 @@
-"""How close a recovery is to the truth: PSNR and SSIM for images, R2 and exact rows for tables."""
+"""How close a recovery is to the truth: PSNR, MSE and SSIM for images, R2 and exact rows for tables."""
 
 import torch
 from torch import Tensor
@@ -31,6 +31,11 @@ def psnr(x: Tensor, truth: Tensor) -> Tensor:
         for some, true in zip(x.split(CHUNK), truth.split(CHUNK), strict=True)
     ]
     return torch.cat(values).clamp(max=PSNR_CAP)
+
+
+def mse(x: Tensor, truth: Tensor) -> Tensor:
+    """Return the mean squared error of each image, clipped to [0, 1]."""
+    return (x.double().clamp(0, 1) - truth.double()).square().flatten(1).mean(1)
 
 
 def ssim(x: Tensor, truth: Tensor) -> Tensor:

@@ -1,10 +1,17 @@
-"""The paper's network, as its public code has it: two convolutions, then three fully connected layers."""
+"""The paper's network: two convolutions, then three fully connected layers.
+
+Text and public code differ, and so options say which of them is meant: the text has d2 = 1024 where the code has 256
+(`fc1`), the code begins as Keras does (`initialisation`), and its loss takes a softmax of a softmax (`double_softmax`).
+"""
+
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from vfl.models import SplitModel, models
+from vfl.models import LinearTop, SplitModel, models
 from vfl.models.batch_norm import FixedBatchNorm, calibrate
 from vfl.partition import Shape
 
@@ -16,6 +23,12 @@ class CafeCNN(SplitModel):
     fc1: int = Field(256, ge=1, description="outputs of the first fully connected layer (the paper's d2)")
     fc2: int = Field(64, ge=1)
     output: int = Field(10, ge=1, description="length of the vector that a worker sends to the label holder")
+    initialisation: Literal["torch", "keras"] = Field(
+        "torch", description="torch's own, or Keras's as in the public code: Glorot's uniform weights, biases of zero"
+    )
+    double_softmax: bool = Field(
+        False, description="the top model ends in a softmax, before that of the loss, as in the public code"
+    )
     batch_norm: bool = Field(False, description="normalise after each convolution, with statistics fixed in the model")
 
     def bottom(self, shape: Shape) -> nn.Module:
@@ -23,9 +36,35 @@ class CafeCNN(SplitModel):
         if len(shape) != 3:
             raise ValueError("it takes images (channels, height, width); use mlp for tables")
         model = CafeBottom(shape, self)
+        if self.initialisation == "keras":
+            as_keras(model)
         if self.batch_norm:
             calibrate(model, shape)
         return model
+
+    def top(self, widths: Sequence[int], classes: int) -> nn.Module:
+        """Build one dense layer, with a softmax after it if asked for."""
+        model = SoftmaxTop(sum(widths), classes) if self.double_softmax else LinearTop(sum(widths), classes)
+        if self.initialisation == "keras":
+            as_keras(model)
+        return model
+
+
+def as_keras(model: nn.Module) -> None:
+    """Initialise convolutions and dense layers as Keras does by default."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.xavier_uniform_(layer.weight)
+            assert layer.bias is not None
+            nn.init.zeros_(layer.bias)
+
+
+class SoftmaxTop(LinearTop):
+    """A dense layer whose outputs are probabilities; a loss that takes them for logits lies between 1.46 and 2.46."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the classes' probabilities."""
+        return torch.softmax(super().forward(z), dim=1)
 
 
 class CafeBottom(nn.Module):

@@ -31,6 +31,7 @@ def meet(
 ) -> grpc.ChannelCredentials:
     """Wait until `role` answers and proves itself; TimeoutError when none answers, UserError when it is another."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.load_verify_locations(cadata=own.authority.decode("ascii"))
     context.load_cert_chain(own.certificate_file, own.key_file)
     deadline = time.monotonic() + timeout

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 from vfl.errors import UserError
-from vfl.files import read_bounded
+from vfl.files import read_bounded, warn_if_others_read
 from vfl.limits import PEM_BYTES
 
 _PREFIX = "urn:cafe:"
@@ -116,6 +116,7 @@ def load_identity(folder: Path, role: Role) -> Identity:
     if found != role:
         whose = "no party of a federation" if found is None else str(found)
         raise UserError(f"{own} is the certificate of {whose}, not of {role}: a certificate fixes who its holder is")
+    warn_if_others_read(key_file)
     return Identity(role, folder, _read(authority), _read(own), _read(key_file))
 
 
@@ -125,11 +126,12 @@ def role_of(certificate: x509.Certificate) -> Role | None:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (x509.ExtensionNotFound, x509.DuplicateExtension, x509.UnsupportedGeneralNameType, ValueError):
         return None
-    urns = [uri for uri in names.get_values_for_type(x509.UniformResourceIdentifier) if uri.startswith(_PREFIX)]
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    urns = [uri for uri in uris if uri.lower().startswith(_PREFIX)]  # spelled otherwise it counts, and names no role
     if urns == [COORDINATOR.urn]:
         return COORDINATOR
-    # Nine digits: int() refuses thousands of them with an error of its own.
-    worker = re.fullmatch(rf"{_PREFIX}worker:([0-9]{{1,9}})", urns[0]) if len(urns) == 1 else None
+    # One spelling, so no zeros in front. Nine digits: int() refuses thousands of them with an error of its own.
+    worker = re.fullmatch(rf"{_PREFIX}worker:(0|[1-9][0-9]{{0,8}})", urns[0]) if len(urns) == 1 else None
     return worker_role(int(worker[1])) if worker else None
 
 

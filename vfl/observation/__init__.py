@@ -37,6 +37,11 @@ class ModelTensors:
     bottoms: tuple[Tensors, ...]
     top: Tensors
 
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes they take."""
+        return sum(tensor.nbytes for part in (*self.bottoms, self.top) for tensor in part.values())
+
     def complete(self, parameters: "ModelTensors") -> bool:
         """Tell whether no party's gradients are missing; a model without parameters has none."""
         pairs = zip((*self.bottoms, self.top), (*parameters.bottoms, parameters.top), strict=True)

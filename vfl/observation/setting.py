@@ -91,7 +91,7 @@ class Setting:
             rounds=rounds,
             frozen=config.training.frozen or still_rounds >= rounds,
             seed=config.seed,
-            device=config.device,
+            device=config.device.attack,
             topology=replace(config.topology, shares=shares),
             labels=labels,
             still_rounds=still_rounds,

@@ -65,6 +65,8 @@ class TrainingConfig(Section):
     clip_norm: float | None = Field(None, gt=0)
     schedule: RateSchedule = RateSchedule()
     evaluate_every: int | None = Field(None, ge=1)
+    evaluate_first: bool = False
+    """Whether the model is evaluated before the first round, too."""
     early_stop: EarlyStop | None = None
 
     @model_validator(mode="after")

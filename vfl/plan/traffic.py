@@ -12,9 +12,8 @@ from protos.coordinator_pb2 import Evaluation, Order, Purpose, Round, Start, Upl
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.tensors_pb2 import Chunk
 from protos.worker_pb2 import SwapPart
-from server.evaluation import EVALUATION_BATCH
 from server.schedule import batches_of
-from vfl.config import RunConfig
+from vfl.config import EVALUATION_BATCH, RunConfig
 from vfl.limits import CHUNK_BYTES
 from vfl.net.network import PROTOCOL_VERSION
 from vfl.observation import Setting

@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from vfl.files.archive import ArchiveError, read_archive, save_arrays
 from vfl.folder.events import write_scores
 from vfl.folder.scores import PartyScore, Step
 from vfl.folder.summary import Summary, load_summary, save_summary
-from vfl.maths.metrics import REBUILT, exact_rows, psnr, r2, ssim
+from vfl.maths.metrics import REBUILT, exact_rows, mse, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.referee.labels import score_labels
@@ -90,8 +91,11 @@ def score_snapshot(path: Path, data: Data, config: RunConfig) -> Step:
     """Return how far the attack had got after some rounds."""
     arrays = _arrays(path)
     x, _ = put_in_order(arrays, data)
-    scores = score_others(x, data, config)
-    score = {key: scores[key] for key in ("psnr_mean", "r2") if key in scores}
+    found, truth = _others(x, data, config), _others(data.x, data, config)
+    if data.kind == "image":
+        score = {"psnr_mean": float(psnr(found, truth).mean()), "mse_mean": float(mse(found, truth).mean())}
+    else:
+        score = {"r2": score_table(found, truth)["r2"]}
     return Step(round=int(arrays["round"]), seconds=float(arrays["seconds"]), **score)
 
 
@@ -113,9 +117,8 @@ def score_others(x: Tensor, data: Data, config: RunConfig) -> dict[str, float]:
         return score_table(flat, truth)
     boxes = [box for worker, box in enumerate(boxes_of(data, config)) if worker not in own]
     slices = [score_images(box.cut(x), box.cut(data.x)) for box in boxes]
-    values, guess = psnr(flat, truth), truth.mean(0, keepdim=True).expand_as(truth)
     each = {name: sum(one[name] for one in slices) / len(slices) for name in ("ssim_mean", "ssim_baseline")}
-    return each | _psnr_scores(values, psnr(guess, truth))
+    return each | _pixel_scores(flat, truth)
 
 
 def _others(x: Tensor, data: Data, config: RunConfig) -> Tensor:
@@ -132,22 +135,25 @@ def _own(config: RunConfig) -> set[int]:
     return {seat.worker for seat in config.seats if seat.worker is not None}
 
 
-def _psnr_scores(values: Tensor, guess: Tensor) -> dict[str, float]:
+def _pixel_scores(x: Tensor, truth: Tensor) -> dict[str, float]:
+    """Return the scores that do not depend on where in an image a pixel is, beside those of guessing the mean."""
+    values, guess = psnr(x, truth), truth.mean(0, keepdim=True).expand_as(truth)
     return {
         "psnr_mean": float(values.mean()),
         "psnr_median": float(values.quantile(0.5)),
         "psnr_min": float(values.min()),
+        "mse_mean": float(mse(x, truth).mean()),
         "share_30db": float((values >= REBUILT).double().mean()),
-        "psnr_baseline": float(guess.mean()),
+        "psnr_baseline": float(psnr(guess, truth).mean()),
+        "mse_baseline": float(mse(guess, truth).mean()),
     }
 
 
 def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
     """Return the scores of recovered images, with what guessing the mean image would score."""
-    values = psnr(x, truth)
     guess = truth.mean(0, keepdim=True).expand_as(truth)
     alike = {"ssim_mean": float(ssim(x, truth).mean()), "ssim_baseline": float(ssim(guess, truth).mean())}
-    return alike | _psnr_scores(values, psnr(guess, truth))
+    return alike | _pixel_scores(x, truth)
 
 
 def score_table(x: Tensor, truth: Tensor) -> dict[str, float]:
@@ -203,13 +209,15 @@ def _against_guesses(config: RunConfig, data: Data, found: Tensor) -> dict[str, 
     slices = [score_images(own, truth) for own, truth in pairs]
     keys = {
         "psnr": "psnr_mean",
+        "mse": "mse_mean",
         "ssim": "ssim_mean",
         "psnr_baseline": "psnr_baseline",
         "ssim_baseline": "ssim_baseline",
     }
     scores = [{key: one[name] for key, name in keys.items()} for one in slices]
     parties = [PartyScore(worker=worker, **one) for worker, one in enumerate(scores) if worker not in _own(config)]
-    return {"parties": parties}
+    whole = {"psnr_slices": fmean(scores[party.worker]["psnr"] for party in parties)} if parties else {}
+    return {"parties": parties, **whole}
 
 
 def _representation_errors(config: RunConfig, data: Data, arrays: dict[str, np.ndarray]) -> dict[str, float | None]:

@@ -3,22 +3,31 @@
 import csv
 import io
 import math
+import re
 import time
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
+from vfl.config import RunConfig
 from vfl.errors import UserError
 from vfl.files import is_own, write_text
-from vfl.folder.schema import as_json, flat
+from vfl.folder.schema import flat
 from vfl.folder.summary import Summary
+from vfl.limits import plain
 from vfl.report.folder import RunFolder, read_run
 
 EXPERIMENT = "cafe"
 ARTIFACTS = ("summary.json", "report.html", "recovered.png", "photograph_*.png")
 LONGEST_PARAMETER, MOST_PARAMETERS, MOST_METRICS = 6000, 100, 1000
 """MLflow's limits: characters, and how many in one call."""
+
+NAMES = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What a spreadsheet takes for the beginning of a formula, which may run programs."""
 
 Row = dict[str, Any]
 
@@ -51,13 +60,29 @@ def _known(value: float | None) -> float | None:
 
 
 def scores(summary: Summary) -> list[Row]:
-    """Return every single number of the summary, but for the config's."""
-    numbers = {key: value for key, value in as_json(summary).items() if key != "config"}
-    return [
-        {"name": name, "value": value}
-        for name, value in flat(numbers)
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    ]
+    """Return every single number that a summary has a place for, but for the config's; no other is passed on."""
+    return [{"name": name, "value": value} for name, value in _numbers(summary)]
+
+
+def _numbers(part: BaseModel, above: str = "") -> Iterator[tuple[str, float]]:
+    for name in type(part).model_fields:
+        value: Any = getattr(part, name) if name in part.model_fields_set and name != "config" else None
+        if isinstance(value, BaseModel):
+            yield from _numbers(value, f"{above}{name}.")
+            continue
+        single = {key: one for key, one in value.items() if _is_name(key)} if isinstance(value, dict) else {"": value}
+        for key, one in single.items():
+            if _is_number(one):
+                yield f"{above}{name}.{key}".rstrip("."), one
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_name(key: Any) -> bool:
+    """Tell whether a key of a summary's dictionary is one that a run writes: a worker's number, a package."""
+    return isinstance(key, str) and NAMES.fullmatch(key) is not None
 
 
 def images(run: RunFolder) -> list[Row]:
@@ -97,7 +122,9 @@ def _log(client: Any, made: str, run: RunFolder) -> None:
     from mlflow.entities import Metric, Param
 
     now = int(time.time() * 1000)
-    config = [Param(name, str(value)[:LONGEST_PARAMETER]) for name, value in flat(run.summary.config.whole)]
+    sections = {key: value for key, value in run.summary.config.whole.items() if key in RunConfig.model_fields}
+    named = [(name, value) for name, value in flat(sections) if NAMES.fullmatch(name)]
+    config = [Param(name, plain(str(value))[:LONGEST_PARAMETER]) for name, value in named]
     metrics = [Metric(name, value, now, step) for name, value, step in _metrics(run.summary)]
     for start in range(0, len(metrics), MOST_METRICS):
         client.log_batch(made, metrics=metrics[start : start + MOST_METRICS])
@@ -118,11 +145,15 @@ def _metrics(summary: Summary) -> Iterator[tuple[str, float, int]]:
         yield row["name"], float(row["value"]), summary.rounds
 
 
+def _cell(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
 def _write(path: Path, rows: Sequence[Row]) -> Path:
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, names)
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     write_text(path, text.getvalue(), newline="")
     return path

@@ -39,6 +39,8 @@ TILES = (
     ("attack.share_exact", "Rows rebuilt", "share", "exact to 1e-3 of each range"),
     ("attack.r2", "R2, mean", ".4f", "over the columns"),
     ("attack.psnr_mean", "PSNR, mean", ".1f", "median {median}, worst {min}"),
+    ("attack.mse_mean", "MSE, mean", ".1e", "the mean image: {mse}"),
+    ("attack.psnr_slices", "PSNR of slices", ".1f", "each worker's part on its own"),
     ("attack.psnr_baseline", "Blind guess", ".1f", "PSNR of the mean image"),
     ("attack.ssim_mean", "SSIM, mean", ".4f", "the mean image: {ssim}"),
     ("attack.representation_error", "Inner layer", ".1e", "relative error, median"),
@@ -57,6 +59,7 @@ def tiles(summary: Summary) -> list[Tile]:
     labels = summary.attack.labels
     beside = f"a guess: {labels.guess or 0.0:.1%}; unknown: {labels.unknown or 0.0:.1%}" if labels else ""
     others["labels"] = beside or "of all samples"
+    others["mse"] = number(summary, "attack.mse_baseline", ".1e")
     others["ssim"] = number(summary, "attack.ssim_baseline", ".4f")
     for key, label, form, note in TILES:
         value = value_at(summary, key)

@@ -1,5 +1,7 @@
 """What a run's folder holds, as far as it is there: the summary, what was recovered, the photographs."""
 
+import math
+import os
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -9,9 +11,10 @@ from typing import Literal
 import numpy as np
 import torch
 
-from vfl.files.archive import ArchiveError, read_archive
+from vfl.files import is_own
+from vfl.files.archive import ArchiveError, read_results
 from vfl.folder.summary import Summary, load_summary
-from vfl.limits import plain
+from vfl.limits import PICTURE_PIXELS, PICTURES, plain
 from vfl.maths.metrics import psnr
 from vfl.partition import Box, partition
 
@@ -76,18 +79,18 @@ class RunFolder:
 
     @property
     def photographs(self) -> list[Path]:
-        """Return the photographs that the referee put together, real beside recovered."""
-        return sorted(path for path in self.path.glob("photograph_*.png") if path.is_file())
+        """Return the photographs that the referee put together, real beside recovered, and no more than it would."""
+        return sorted(path for path in self.path.glob("photograph_*.png") if is_own(path))[:PICTURES]
 
 
 def read_run(path: Path) -> RunFolder:
     """Read a run's folder; arrays that cannot be read are missing, a summary that is none is an error."""
     summary = load_summary(path)
     file = path / "recovered.npz"
-    if not file.exists():
+    if not os.path.lexists(file):
         return RunFolder(path, summary, {})
     try:
-        arrays = read_archive(file, ARRAYS)
+        arrays = read_results(file, ARRAYS)
         check_arrays(arrays)
     except (OSError, ArchiveError) as error:
         return RunFolder(path, summary, {}, f"recovered.npz cannot be read: {plain(str(error))}")
@@ -99,5 +102,7 @@ def check_arrays(arrays: dict[str, np.ndarray]) -> None:
     for name, array in arrays.items():
         if array.dtype.kind != ARRAYS[name] or array.dtype.itemsize > 8 or not array.size:
             raise ArchiveError(f"{name} is {array.dtype} of shape {array.shape}")
+        if name in ("x", "x_true") and math.prod(array.shape[1:]) > PICTURE_PIXELS:
+            raise ArchiveError(f"{name} has samples of {math.prod(array.shape[1:])} numbers")
         if "x" in arrays and len(array) != len(arrays["x"]):
             raise ArchiveError(f"it has {len(arrays['x'])} samples, and {name} for {len(array)}")

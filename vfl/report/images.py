@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib import colormaps
 from PIL import Image
 
+from vfl.limits import PICTURE_PIXELS
 from vfl.report.folder import RunFolder
 
 EACH = 4
@@ -23,8 +24,8 @@ TRIED = 16
 MARGIN = 1.02
 BRIGHT = 0.25
 """The difference that the brightest colour stands for."""
-MOST_PIXELS = 50_000_000
-"""A larger photograph is left out."""
+WALL_PIXELS = 64_000_000
+"""Of all images on the wall, before they are made smaller: it decides how long the page takes."""
 PHOTOGRAPH_BYTES = 500_000
 ALL_BYTES = 3_400_000
 """What all pictures may take; as base64 in the page they are a third larger, and the page must stay below 5 MB."""
@@ -69,9 +70,11 @@ class Album:
 
     def photographs(self) -> list[Picture]:
         """Return the photographs put together again, smaller where they are too large for the page."""
-        files = self._run.photographs
-        made = [_photograph(path, PHOTOGRAPH_BYTES // len(files)) for path in files]
-        found = [picture for picture in made if picture is not None]
+        files, pixels, found = self._run.photographs, PICTURE_PIXELS, list[Picture]()
+        for path in files:
+            picture, taken = _photograph(path, PHOTOGRAPH_BYTES // len(files), pixels)
+            pixels -= taken
+            found += [picture] if picture else []
         self._left -= sum(picture.size for picture in found)
         return found
 
@@ -98,8 +101,9 @@ class Album:
         if run.kind != "image" or run.x is None or not len(run.x):
             return None
         order, words = _ranked(run)
-        tried = [self._recovered(int(sample)).size for sample in order[_even(len(order), TRIED)]]
-        most = int(min(MOST_ON_WALL, self._left // (max(tried) * MARGIN)))
+        drawn = max(1, WALL_PIXELS // run.x[0].size)
+        tried = [self._recovered(int(sample)).size for sample in order[_even(len(order), min(TRIED, drawn))]]
+        most = int(min(MOST_ON_WALL, drawn, self._left // (max(tried) * MARGIN)))
         chosen = order[_even(len(order), max(1, most))]
         return Wall(tuple(self._recovered(int(sample)) for sample in chosen), len(run.x), words)
 
@@ -151,22 +155,23 @@ def encode(pixels: np.ndarray, alt: str) -> Picture:
     return _picture(image, alt)
 
 
-def _photograph(path: Path, most: int) -> Picture | None:
-    """Return a photograph for the page, None for what the referee has not written."""
+def _photograph(path: Path, most: int, pixels: int) -> tuple[Picture | None, int]:
+    """Return a photograph for the page, None for what the referee has not written; and of `pixels` how many it took."""
     name = path.stem.removeprefix("photograph_")
     alt = f"The photograph {name}: real on the left, put together from the rebuilt tiles on the right"
     try:
         with Image.open(path, formats=("PNG",)) as file:
-            if file.width * file.height > MOST_PIXELS:
-                return None
+            taken = file.width * file.height
+            if taken > pixels:  # before any of them is unpacked
+                return None, 0
             image = file.copy()
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return None
+        return None, 0
     picture = _picture(image, alt)
     while picture.size > most and min(image.size) > 1:
         image = image.resize((max(1, image.width // 2), max(1, image.height // 2)))
         picture = _picture(image, alt)
-    return picture
+    return picture, taken
 
 
 def _picture(image: Image.Image, alt: str) -> Picture:

@@ -18,11 +18,12 @@ import yaml
 from vfl.config import RunConfig, parse_config
 from vfl.errors import InterruptedRunError, UserError
 from vfl.files import write_text
-from vfl.folder import clear_run
 from vfl.folder.summary import load_summary
 from vfl.packages import python_path
 from vfl.sweep.results import numbers_of
+from vfl.sweep.results.curves import Curves, curves_of
 
+CELL = "cell.yaml"
 GRACE_SECONDS = 30.0
 """How long a run may take to write down what is done, once it has been sent Ctrl-C."""
 PATIENCE_SECONDS = 5.0
@@ -38,6 +39,7 @@ class Row:
     numbers: dict[str, float | None] = field(default_factory=dict)
     commit: str | None = None
     """Of the code that ran it; None where that is not known."""
+    curves: Curves = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -51,8 +53,11 @@ def run_cell(config: RunConfig, folder: Path, stop: threading.Event | None = Non
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with _log(folder / "log.txt") as log:
-            clear_run(folder)
-            code = _run(config, folder, log, stop)
+            code = 2
+            if _stopped_before(config, folder):
+                code = _run(config, folder, log, stop, resume=True)
+            if code == 2:  # nothing to go on from, or nothing that is good
+                code = _run(config, folder, log, stop)
     except UserError as error:
         return Row(str(error))
     if code:
@@ -73,15 +78,31 @@ def finished(config: RunConfig, folder: Path) -> Row | None:
     if ran != planned or not scored or not summary.complete:
         return None
     used, commit = tuple(map(str, summary.attack.used)), summary.versions.get("commit")
-    return Row(used=used, numbers=numbers_of(summary), commit=str(commit) if commit else None)
+    known = str(commit) if commit else None
+    return Row(used=used, numbers=numbers_of(summary), commit=known, curves=curves_of(summary))
 
 
-def _run(config: RunConfig, folder: Path, log: IO[bytes], stop: threading.Event) -> int:
-    file = folder / "cell.yaml"
-    write_text(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+def _stopped_before(config: RunConfig, folder: Path) -> bool:
+    """Tell whether the same cell was stopped after a checkpoint."""
+    try:
+        same = (folder / CELL).read_text(encoding="utf-8") == _written(config)
+    except OSError:
+        return False
+    return same and any((folder / "checkpoints").glob("checkpoint-*.safetensors"))
+
+
+def _written(config: RunConfig) -> str:
+    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+    return text
+
+
+def _run(config: RunConfig, folder: Path, log: IO[bytes], stop: threading.Event, *, resume: bool = False) -> int:
+    file = folder / CELL
+    write_text(file, _written(config))
     if stop.is_set():
         raise InterruptedRunError("stopped before it began")
     command = [sys.executable, "-P", "-m", "vfl.cli.guarded", "run", str(file), "--out", str(folder), "--quiet"]
+    command.append("--resume" if resume else "--fresh")
     # A session of its own: Ctrl-C on the terminal is for the sweep, which then stops its cells one way and once. The
     # pipe is never written to: it closes when the sweep ends, even if it is killed, and the run with it.
     process = subprocess.Popen(

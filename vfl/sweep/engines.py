@@ -132,13 +132,15 @@ def _refuse_unfit(cells: list[Cell]) -> None:
         has, inversion = f"--engine ray: cell {cell.name} has", cell.config.attack.options.get("inversion")
         if isinstance(inversion, dict) and inversion.get("engine") == "ray":
             raise UserError(f"{has} attack.inversion.engine ray too; its cells or step III, not both")
-        if cell.config.device.startswith("cuda:"):
-            raise UserError(f"{has} device {cell.config.device}; Ray gives each cell a GPU: say cuda")
+        device = cell.config.device
+        numbered = next((name for name in (device.attack, device.workers) if name.startswith("cuda:")), None)
+        if numbered is not None:
+            raise UserError(f"{has} device {numbered}; Ray gives each cell a GPU: say cuda")
 
 
 def _gpus(config: RunConfig) -> int:
     """Return how many GPUs a cell must have; `auto` takes what is there."""
-    return 1 if config.device.startswith("cuda") else 0
+    return int(any(name.startswith("cuda") for name in (config.device.attack, config.device.workers)))
 
 
 def _run_there(tree: dict[str, Any], where: str) -> tuple[Row, Files]:

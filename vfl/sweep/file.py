@@ -76,7 +76,23 @@ class SizeConfig(_Grid):
 
     note: str = ""
     """What part of the whole sweep this size has."""
+    rounds: tuple[int, ...] = ()
+    """After which rounds the page shows the numbers of each run, instead of those at its end alone."""
     base: Changes = Field(default_factory=dict)
+
+
+class FigureConfig(Section):
+    """A figure of a paper that `cafe results` draws: images of some runs below each other, or curves of a number."""
+
+    name: str = Field(pattern="[a-z0-9_-]+")
+    title: str
+    rows: str
+    """The axis whose values are the rows of images, or the lines of a panel."""
+    where: dict[str, str] = Field(default_factory=dict)
+    number: Annotated[str, AfterValidator(lambda name: _known_number(name))] | None = None
+    """What is drawn as curves; images without."""
+    panels: str | None = None
+    """The axis with a panel for each of its values."""
 
 
 class PaperConfig(Section):
@@ -92,6 +108,7 @@ class PaperConfig(Section):
     """Which numbers the page has of which columns, where they are not all of them the table's value."""
     note: str = ""
     """How the two compare, and the difference explained."""
+    figures: tuple[FigureConfig, ...] = ()
 
     @field_validator("shows", mode="after")
     @classmethod

@@ -39,6 +39,8 @@ class Plan:
     table: TableConfig
     paper: PaperConfig | None = None
     note: str = ""
+    rounds: tuple[int, ...] = ()
+    """After which rounds the page shows the numbers of each run."""
 
 
 def cell_folder(out: Path, cell: Cell) -> Path:
@@ -87,7 +89,9 @@ def load_plan(path: Path, changes: list[str] | None = None, size: str | None = N
     laid_out = {axis: tuple(values) for axis, values in sweep.axes.items()}
     name = f"{path.stem}-{size}" if size else path.stem
     note = sweep.sizes[size].note if size else ""
-    return Plan(name, laid_out, _unique_folders([cell for cell in cells if cell]), sweep.table, sweep.paper, note)
+    rounds = sweep.sizes[size].rounds if size else ()
+    whole = _unique_folders([cell for cell in cells if cell])
+    return Plan(name, laid_out, whole, sweep.table, sweep.paper, note, rounds)
 
 
 def chosen_cells(plan: Plan, where: list[str]) -> tuple[Cell, ...]:

@@ -8,7 +8,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 from vfl.errors import UserError
-from vfl.folder.journal import NAME
+from vfl.folder.journal import NAME, Mark
 from vfl.forkserver import context, end_process, end_with_parent, warm_up
 from vfl.net.tls import is_loopback
 from vfl.ui.guard import Rules
@@ -67,7 +66,7 @@ def show_folder(folder: Path, place: Place) -> None:
     print(f"{folder} is shown at {place.url} until Ctrl-C", file=sys.stderr, flush=True)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # uvicorn handles Ctrl-C first, then passes it on
     try:
-        _serve(folder, place, None, since=0.0)
+        _serve(folder, place, None, Mark())
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -81,7 +80,7 @@ def live_page(folder: Path, listen: str) -> Iterator[Connection]:
     place = open_place(listen)
     warm_up()
     heard, sends = context().Pipe(duplex=False)
-    process = context().Process(target=_attend, args=(folder, place, sends, time.time()), name="page", daemon=True)
+    process = context().Process(target=_attend, args=(folder, place, sends, Mark.now(folder)), name="page", daemon=True)
     process.start()
     sends.close()
     place.listening.close()
@@ -97,20 +96,20 @@ def live_page(folder: Path, listen: str) -> Iterator[Connection]:
         end_process(process, GRACE_SECONDS)
 
 
-def _attend(folder: Path, place: Place, controls: Connection, since: float) -> None:
+def _attend(folder: Path, place: Place, controls: Connection, after: Mark) -> None:
     """Be the page's process; Ctrl-C is the parent's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
-    _serve(folder, place, controls, since)
+    _serve(folder, place, controls, after)
 
 
-def _serve(folder: Path, place: Place, controls: Connection | None, since: float) -> None:
+def _serve(folder: Path, place: Place, controls: Connection | None, after: Mark) -> None:
     import uvicorn
 
     from vfl.ui.app import Page, make_app
     from vfl.ui.watch import Watch
 
-    page = Page(Watch(folder, since), controls, stopping=lambda: server.should_exit)
+    page = Page(Watch(folder, after), controls, stopping=lambda: server.should_exit)
     config = uvicorn.Config(
         make_app(page, place.rules), log_level="error", server_header=False, timeout_graceful_shutdown=HANG_UP_SECONDS
     )

@@ -14,11 +14,12 @@ from PIL import Image
 
 from vfl.errors import UserError
 from vfl.files import is_own
-from vfl.files.archive import ArchiveError, read_archive
-from vfl.folder.journal import Tail
+from vfl.files.archive import ArchiveError, read_results
+from vfl.folder.journal import Mark, Tail
 from vfl.folder.schema import numbers_in, value_at
 from vfl.folder.summary import Attack, load_summary
 from vfl.folder.verdict import verdict
+from vfl.limits import PICTURE_PIXELS
 from vfl.ui.view import Estimate, View
 
 FILES = ("report.html", "summary.json")
@@ -34,11 +35,11 @@ ESTIMATES = re.compile(r"(snapshots/[0-9A-Za-z_-]{1,40}|recovered)\.npz")
 class Watch:
     """What is known of a run; `refresh` looks for more, and may be called from one thread at a time.
 
-    What was written before `since` (Unix seconds) is an earlier run's.
+    What was written before the mark `after` is an earlier run's.
     """
 
-    def __init__(self, folder: Path, since: float = 0.0) -> None:
-        self.folder, self._since = folder, since
+    def __init__(self, folder: Path, after: Mark = Mark()) -> None:  # noqa: B008
+        self.folder = folder
         self.version = 0
         self.text = "{}"
         """The page's JSON, new with each version."""
@@ -47,7 +48,7 @@ class Watch:
         self.view = View()
         self._shown = 0
         self._estimate: Estimate | None = None
-        self._tail = Tail(folder, from_start=True)
+        self._tail = Tail(folder, from_start=True, after=after)
         self._result: dict[str, Any] | None = None
         self._files: list[str] = []
         self._compose()
@@ -67,8 +68,6 @@ class Watch:
             self._compose()
 
     def _take(self, line: dict[str, Any]) -> None:
-        if line["t"] < self._since:
-            return
         if self.view.state == "ended" and line.get("state") == "waiting":  # another run, in the same folder
             self.view, self._result, self.galleries = View(), None, {}
         self.view.add(line)
@@ -124,14 +123,14 @@ class Gallery:
 
 def load_gallery(folder: Path, file: str) -> Gallery | None:
     """Read an estimate's pictures; None if there are none: a table, another kind of file, or not there (any more)."""
-    if not ESTIMATES.fullmatch(file):
+    if not ESTIMATES.fullmatch(file) or ((folder / file).parent.is_symlink() and "/" in file):
         return None
     try:
-        arrays = read_archive(folder / file, ("x", "x_true"))
+        arrays = read_results(folder / file, ("x", "x_true"))
     except (OSError, ArchiveError):
         return None
     x, truth = arrays.get("x", np.empty(0)), arrays.get("x_true")
-    if x.dtype.kind != "f" or not x.size or x.ndim != 4 or x.shape[1] not in (1, 3):
+    if x.dtype.kind != "f" or not x.size or x.ndim != 4 or x.shape[1] not in (1, 3) or x[0].size > PICTURE_PIXELS:
         return None
     if truth is not None and (truth.shape, truth.dtype.kind) != (x.shape, "f"):
         truth = None

@@ -6,8 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from vfl.maths.cone import given_away
 from vfl.maths.least_squares import Gram, beyond, first_factor
-from vfl.models.layers import fully_connected, representation
+from vfl.models.layers import FullyConnected, fully_connected, representation
 from vfl.observation import BOTTOM, Tensors
 from vfl.seeds import generator
 from worker.defences import Defence, Plan, Played, WithheldError, defences
@@ -18,7 +19,8 @@ class Breaker(Defence):
     """Runs steps I and II (Jin et al. 2021) on the worker's own uploads, and stops uploading when they succeed.
 
     Put it last in a chain, so that it sees what would really be uploaded. It looks ahead: a round that would bring the
-    leak over the limit is not uploaded any more. What the coordinator does then is its `federation.when_withheld`.
+    leak over the limit is not uploaded any more. What the coordinator does then is its `federation.when_withheld`. One
+    gradient can be enough for an attack, so the first round may be the one that is withheld.
     """
 
     limit: float = Field(0.0, ge=0, lt=1, description="the share of the worker's samples that may leak")
@@ -36,8 +38,8 @@ class _Breaker:
     def __init__(self, options: Breaker, plan: Plan) -> None:
         self._options, self._plan = options, plan
         self._watch: Watch | None = None
-        self._layer = ""
-        self._leaked = 0.0
+        self._layers: list[FullyConnected] = []
+        self._leaked = self._alone = 0.0
         self._last = 0
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
@@ -45,26 +47,40 @@ class _Breaker:
         if played.number <= self._last:
             return gradients  # a round that is done again: the same numbers, so no second look
         if self._watch is None:
-            layer = next(iter(fully_connected(played.model, played.x.shape[1:])), None)
-            if layer is None or not layer.bias:
+            self._layers = fully_connected(played.model, played.x.shape[1:])
+            if not self._layers or not self._layers[0].bias:
                 raise WithheldError("its breaker finds no fully connected layer with a bias to watch")
-            self._layer = layer.name
             error, cell = self._options.error, self._options.cell
-            self._watch = Watch(self._plan, layer.inputs, layer.outputs, error=error, cell=cell)
-        weight, bias = (gradients[f"{BOTTOM}{self._layer}.{part}"] for part in ("weight", "bias"))
-        with torch.no_grad():
-            truth = representation(played.model, self._layer, played.x)
-        self._watch.add(played.rows, truth, weight, bias)
+            first = self._layers[0]
+            self._watch = Watch(self._plan, first.inputs, first.outputs, error=error, cell=cell)
+        alone = self._add(self._watch, gradients, played)
         leaked = self._watch.leaked()
         if leaked > self._options.limit:
             limit = f"its limit is {self._options.limit:.1%}"
-            raise WithheldError(f"its breaker expects {leaked:.1%} of its samples to leak with it, and {limit}")
-        self._leaked, self._last = leaked, played.number
+            single = f" ({alone} of {len(played.rows)} from this gradient alone)" if alone else ""
+            raise WithheldError(f"its breaker expects {leaked:.1%} of its samples to leak with it{single}, and {limit}")
+        self._leaked, self._alone, self._last = leaked, self._watch.leaked_alone(), played.number
         return gradients
 
+    def _add(self, watch: "Watch", gradients: Tensors, played: Played) -> int:
+        """Watch one upload; return how many samples it would give away by itself, at any of the layers."""
+        alone = torch.zeros(len(played.rows), dtype=torch.bool)
+        for layer in self._layers:
+            if len(alone) and bool(alone.all()):
+                break
+            with torch.no_grad():
+                truth = representation(played.model, layer.name, played.x)
+            weight = gradients[f"{BOTTOM}{layer.name}.weight"]
+            if layer is self._layers[0]:
+                watch.add(played.rows, truth, weight, gradients[f"{BOTTOM}{layer.name}.bias"])
+            if len(alone):
+                alone |= given_away(weight, truth.flatten(1), self._options.error)
+        watch.add_alone(played.rows[alone.to(played.rows.device)])
+        return int(alone.sum())
+
     def report(self) -> dict[str, Any]:
-        """Return the share of samples that leaked by the worker's own estimate."""
-        return {"leaked": self._leaked, "limit": self._options.limit}
+        """Return the shares of samples that leaked by the worker's own estimate, in all and by one gradient each."""
+        return {"leaked": self._leaked, "leaked_by_one_gradient": self._alone, "limit": self._options.limit}
 
 
 SKETCH = 16
@@ -102,6 +118,7 @@ class Watch:
         self._right = torch.zeros(samples, outputs + len(self._sketch) * count, dtype=torch.float64)
         self._outputs = outputs
         self._leaked = torch.zeros(samples, dtype=torch.bool)
+        self._alone = torch.zeros(samples, dtype=torch.bool)
 
     def add(self, rows: Tensor, truth: Tensor, weight: Tensor, bias: Tensor) -> None:
         """Take in what would be uploaded for these rows, whose true h is known."""
@@ -118,9 +135,17 @@ class Watch:
         if self._gram.rounds >= self._plan.samples and self._gram.rounds % max(1, self._plan.samples // 4) == 0:
             self._solve()
 
+    def add_alone(self, rows: Tensor) -> None:
+        """Take in which rows a single upload gives away."""
+        self._alone[rows] = True
+
     def leaked(self) -> float:
         """Return the share of the samples whose h could be known by now."""
-        return float(self._leaked.double().mean())
+        return float((self._leaked | self._alone).double().mean())
+
+    def leaked_alone(self) -> float:
+        """Return the share of the samples that one gradient gave away."""
+        return float(self._alone.double().mean())
 
     def _meet(self, rows: Tensor, shown: Tensor) -> None:
         """Intersect the subspaces of each sample's batches, as `exact` does; a first batch that is small is enough."""

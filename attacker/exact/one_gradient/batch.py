@@ -13,6 +13,7 @@ from attacker.exact.rays import Found, Known, samples_of
 from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.solve import Solved
 from attacker.exact.workers.labels import Joined, Network, join_workers
+from attacker.exact.workers.pairing import beyond_doubt
 from attacker.exact.workers.tails import cut_off, possible_v
 from vfl.models.whole import WholeModel
 from vfl.observation import Setting
@@ -77,7 +78,8 @@ def solve_batch(
 
 
 def _rows(found: Sequence[Found], present: Sequence[Present], joined: Joined) -> list[Row]:
-    """Return the samples: candidates that agree are one, others that are certain are one each."""
+    """Return the samples: candidates that agree beyond doubt are one, others are one each."""
+    linked = beyond_doubt(joined.together, BELIEVED) if joined.together else torch.zeros_like(joined.misfits).bool()
     rows: list[Row] = []
     for at in range(len(joined.labels)):
         together: dict[int, Tensor] = {}
@@ -88,10 +90,10 @@ def _rows(found: Sequence[Found], present: Sequence[Present], joined: Joined) ->
                 continue
             h, which = own.h[candidate], int(own.known[candidate])
             who = set() if which < 0 else {int(present[worker].people[which])}
-            if joined.misfits[at, worker] < BELIEVED:
+            if linked[at, worker]:
                 together[worker] = h
                 people |= who
-            elif own.certain[candidate] or which >= 0:
+            elif own.certain[candidate] or which >= 0 or joined.misfits[at, worker] < BELIEVED:
                 rows.append(Row({worker: h}, -1, frozenset(who)))
         if together:
             rows.append(Row(together, int(joined.labels[at]), frozenset(people)))

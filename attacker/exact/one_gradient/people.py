@@ -74,6 +74,14 @@ class People:
             labels=how(self.labels, other.labels),
         )
 
+    def may_be_one(self, group: Sequence[int]) -> bool:
+        """Tell whether no two of a group have different sure slices at a worker."""
+        for worker, x in enumerate(self.x):
+            rows = torch.tensor([row for row in group if self.sure[row, worker]], dtype=torch.long)
+            if bool((_apart(x[rows]) >= SAME).any()):
+                return False
+        return True
+
     def merged(self, groups: Sequence[Sequence[int]]) -> tuple["People", Tensor]:
         """Make one of each group, which has the best of its slices; return who each of the people is then."""
         heads = torch.arange(len(self))

@@ -105,7 +105,7 @@ class Search:
         self._merge(namesakes(self.presence.names()))
 
     def _merge(self, groups: Sequence[Sequence[int]]) -> Tensor:
-        self.people, place = self.people.merged(groups)
+        self.people, place = self.people.merged([group for group in groups if self.people.may_be_one(group)])
         self.presence.merge(place)
         return place
 

@@ -7,6 +7,7 @@ import numpy as np
 from attacker.exact.rays.partners import DISAGREES, Ban, Network, Partner, bans, orthogonal, partner_of
 from attacker.exact.rays.space import Array, Space
 from attacker.exact.rays.zeros import Ray, blunt, given, sharpen
+from vfl.maths.cone import enough_zeros
 
 MIXED = 1e-4
 """How much of another sample, in units of the sample itself, v may see in an h that is called certain."""
@@ -18,11 +19,6 @@ RECOGNISED = 1 - 1e-5
 """The cosine from which on a ray is that of a known sample."""
 SUSPECTS = 4
 """Of rays whose partners contradict each other, how many are tried as the false one, those with the fewest zeros."""
-
-
-def enough_zeros(samples: int) -> float:
-    """Return how many zeros show a sample of so many: any vertex of the cone has one fewer than there are samples."""
-    return 1.5 * samples + 5
 
 
 @dataclass(frozen=True)

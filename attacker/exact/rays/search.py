@@ -69,7 +69,8 @@ class Search:
         if len(marks):
             across = np.linalg.qr(marks.T)[0]
             away = away - across @ (across.T @ away)
-        polytope.start(self._inside, away)
+        if not polytope.start(self._inside, away):
+            return False
         polytope.climb(away, lambda c, h: look(c, h) and hit)  # past rays that are known
         for _ in range(HOPS):
             if hit or self._climb(look):

@@ -34,8 +34,11 @@ class Polytope:
         self.scale = float(np.abs(self.rows @ inside).mean() / abs(self.plane @ inside))
         self.slack = SLACK * self.scale * self._rng.uniform(0.5, 1.5, len(self.rows))
 
-    def start(self, inside: Array, objective: Array) -> None:
-        """Go from a feasible point to a vertex, along the objective as far as the rows met so far allow."""
+    def start(self, inside: Array, objective: Array) -> bool:
+        """Go from a feasible point to a vertex, along the objective as far as the rows met so far allow.
+
+        Tell if there is one: rows that all but coincide leave lines on which none is met.
+        """
         count, k = self.rows.shape
         point: Array = inside / (self.plane @ inside)
         heights = self.rows @ point + self.slack
@@ -53,6 +56,8 @@ class Polytope:
             slopes[passed] = 0.0
             if not (slopes < -FLAT).any():
                 step, slopes = -step, -slopes
+            if not (slopes < -FLAT).any():
+                return False
             row, distance = _first_met(heights, slopes)
             point = point + step * (distance / length)
             heights = heights + distance * slopes
@@ -64,6 +69,7 @@ class Polytope:
             self.pivots += 1
         self._basis = basis
         self._refresh()
+        return True
 
     def climb(self, objective: Array, stop: Callable[[Array, Array], bool], most: int = 3000) -> bool:
         """Pivot along steepest edges until none ascends, or `stop(point, heights)` says so: tell if it did."""
@@ -112,7 +118,8 @@ def inside(rows: Array, plane: Array, rng: np.random.Generator) -> Array:
     wider = Polytope(np.hstack([rows, np.ones((count, 1))]), np.append(plane, 0.0), rng)
     wider.scale = mean
     down = np.append(np.zeros(k), -1.0)
-    wider.start(np.append(point, max(0.0, -float(heights.min())) + 0.1 * mean), down)
+    if not wider.start(np.append(point, max(0.0, -float(heights.min())) + 0.1 * mean), down):
+        return point
     wider.climb(down, lambda c, _: bool(c[-1] < -1e-2 * mean), 1000)
     return wider.point[:k]
 

@@ -113,7 +113,10 @@ def _result(space: Space, batch: Batch) -> Found:
     f[: len(batch.pairs)] = batch.partners()
     zeros = np.array([sample.ray.zeros for sample in samples]).reshape(-1, len(space.seen))
     h: Array = np.where(zeros, 0.0, np.maximum(space.h(e), 0.0))
-    lengths = h[:, -1:] if space.biased else np.linalg.norm(h, axis=1, keepdims=True)
+    lengths = h[:, -1] if space.biased else np.linalg.norm(h, axis=1)
+    real = lengths > 0  # the bias sees every sample alike
+    h, f, lengths = h[real], f[real], lengths[real, None]
+    samples = [sample for sample, own in zip(samples, real, strict=True) if own]
     return Found(
         h=torch.from_numpy((h[:, :-1] if space.biased else h) / lengths),
         v=torch.from_numpy(space.v(f) * lengths),

@@ -16,6 +16,11 @@ BESIDE = 5e-3
 """The share of a known sample beside a gradient's space that may be its error."""
 OVER_NOISE = 30.0
 """Coordinates whose rows are below this many times the noise of an entry say nothing."""
+BEYOND_DOUBT = 1e4
+"""The gap from which on rounding is all the noise there is, where the gradient has exact zeros too."""
+CLEAR, CLEAR_OF_WHITE = 30.0, 5.0
+"""How far the next singular value must be above the one that is zero for one vector to be meant. Rounding errors are
+even by and large only; white noise is, and the nearer the two are, the vaguer the vector."""
 ROUNDING = 1e-9
 """The least noise assumed, as a share of the largest entry: where no singular value is left to measure it by."""
 
@@ -49,6 +54,7 @@ class Space:
     below: NDArray[np.int64]  # (m,): which of them stand below the gradient, and are v's last coordinates
     noise: float
     biased: bool
+    clear: float
 
     @property
     def rank(self) -> int:
@@ -82,12 +88,17 @@ def space_of(
 ) -> Space | None:
     """Return the spaces of a gradient (outputs, inputs) and of known samples (n, inputs), or None where it is zero.
 
-    Samples that are not `exact`, and nearly in the gradient's space, are left out: their errors would blur it.
+    Samples that are not `exact`, and nearly in the gradient's space, are left out: their errors would blur it. The
+    gradient's noise is float32's rounding, or white (noise that was added, a coarse grid): that under which the batch
+    stands out more, unless `white` says so. Where nothing is above white noise it is None as well.
     """
     whole = weight if bias is None else np.hstack([weight, bias[:, None]])
     if not np.abs(whole).max(initial=0.0) > 0:
         return None
-    scaled, rows, columns = _without_noise(whole, batch) if white else _equilibrate(whole)
+    white = white or _is_white(whole, batch, bias is not None)
+    scaled, rows, columns = _without_noise(whole, batch, bias is not None) if white else _equilibrate(whole)
+    if white and min(_units(scaled)) < 2:
+        return None
     seen = np.abs(scaled).max(axis=0) > 0
     known, below = np.zeros((0, whole.shape[1])), np.zeros(0, dtype=np.int64)
     if given is not None and len(given.h):
@@ -115,7 +126,32 @@ def space_of(
         below=below,
         noise=noise,
         biased=bias is not None,
+        clear=CLEAR_OF_WHITE if white else CLEAR,
     )
+
+
+def _is_white(whole: Array, batch: int | None, biased: bool) -> bool:
+    """Tell whether the batch stands out more of white noise than of rounding."""
+    rounded = _gap(_equilibrate(whole)[0], batch, white=False)
+    if rounded > BEYOND_DOUBT and np.count_nonzero(whole) < 0.99 * whole.size:
+        return False
+    return _gap(_without_noise(whole, batch, biased)[0], batch, white=True) > rounded
+
+
+def _gap(scaled: Array, batch: int | None, *, white: bool) -> float:
+    """Return by how much the batch's singular values stand above the noise's; 0 where there are none."""
+    units = _units(scaled)
+    if min(units) < 2:
+        return 0.0
+    values: Array = np.linalg.svd(scaled, compute_uv=False).astype(np.float64)
+    rank = _above_noise(values, units, batch)[0] if white else _rank(values, min(units), batch)
+    beyond = float(values[rank]) if rank < len(values) else 0.0
+    return float(values[rank - 1]) / max(beyond, 1e-12 * float(values[0]))
+
+
+def _units(scaled: Array) -> tuple[int, int]:
+    """Return how many rows and columns hold something."""
+    return int(np.any(scaled, axis=1).sum()), int(np.any(scaled, axis=0).sum())
 
 
 def _within(known: Array, scaled: Array, batch: int | None, white: bool) -> Mask:
@@ -158,19 +194,29 @@ def _equilibrate(whole: Array) -> tuple[Array, Array, Array]:
     return scaled, rows, columns
 
 
-def _without_noise(whole: Array, batch: int | None) -> tuple[Array, Array, Array]:
-    """Return G without the rows and columns that are white noise alone; that noise is even already."""
-    values: Array = np.linalg.svd(whole, compute_uv=False).astype(np.float64)
-    _, noise = _above_noise(values, whole.shape, batch)
-    rows = np.linalg.norm(whole, axis=1) > 2 * noise * np.sqrt(whole.shape[1])
-    columns = np.linalg.norm(whole, axis=0) > 2 * noise * np.sqrt(whole.shape[0])
-    columns[-1] = True
-    return whole * rows[:, None] * columns, np.ones(len(whole)), np.ones(whole.shape[1])
+def _without_noise(whole: Array, batch: int | None, biased: bool) -> tuple[Array, Array, Array]:
+    """Return G without rows and columns that are white noise alone, and with as much noise in the bias's column."""
+    weight = whole[:, :-1] if biased else whole
+    u, values, _ = np.linalg.svd(weight, full_matrices=False)
+    rank, noise = _above_noise(values, weight.shape, batch)
+    rows = np.linalg.norm(weight, axis=1) > 2 * noise * np.sqrt(weight.shape[1])
+    seen = np.linalg.norm(whole, axis=0) > 2 * noise * np.sqrt(len(whole))
+    columns = np.ones(whole.shape[1])
+    if biased:
+        seen[-1] = True
+        off = np.linalg.norm(whole[:, -1] - u[:, :rank] @ (u[:, :rank].T @ whole[:, -1]))
+        columns[-1] = noise / max(float(off) / np.sqrt(max(1, len(whole) - rank)), 1e-3 * noise)
+    return whole * columns * rows[:, None] * seen, np.ones(len(whole)), columns
 
 
 def _above_noise(values: Array, shape: tuple[int, ...], batch: int | None) -> tuple[int, float]:
     """Return how many singular values are above all that white noise has, and that noise's size."""
-    rank = min(batch or min(shape) // 2, min(shape) - 1)
-    noise = float(np.sqrt((values[rank:] ** 2).sum() / (shape[0] - rank) / (shape[1] - rank)))
-    most = 1.1 * noise * (np.sqrt(shape[0]) + np.sqrt(shape[1]))  # the edge of Marchenko and Pastur's law
-    return max(1, min(rank, int((values > most).sum()))), noise
+    most = min(batch or min(shape) // 2, min(shape) - 1)
+    rank = most
+    for _ in range(20):  # too high a rank takes noise for signal, and what is left for less noise than there is
+        noise = float(np.sqrt((values[rank:] ** 2).sum() / (shape[0] - rank) / (shape[1] - rank)))
+        edge = 1.1 * noise * (np.sqrt(shape[0]) + np.sqrt(shape[1]))  # of Marchenko and Pastur's law
+        before, rank = rank, max(1, min(most, int((values > edge).sum())))
+        if rank == before:
+            break
+    return rank, noise

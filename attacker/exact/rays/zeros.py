@@ -8,8 +8,6 @@ from attacker.exact.rays.space import Array, Mask, Space
 
 STARTS = (1e-4, 2e-3, 2e-2)
 """What counts as zero at first, as a share of the mean height; it shrinks to the noise."""
-CLEAR = 30.0
-"""How far the next singular value must be above the one that is zero for one vector to be meant."""
 FEW = 3
 """A vector about which so few coordinates decide is loose: they are where a face of the cone ends, no ReLU's zeros."""
 
@@ -38,7 +36,7 @@ def sharpen(space: Space, e: Array, basis: Array | None = None) -> Ray | None:
     if basis is not None:
         rows, e = rows @ basis, basis.T @ e
     for start in STARTS:
-        found = _sharpen(rows, e / np.linalg.norm(e), space.noise, start)
+        found = _sharpen(rows, e / np.linalg.norm(e), start, noise=space.noise, clear=space.clear)
         if found is not None:
             e, zeros, loose = found
             heights = rows @ e
@@ -63,7 +61,7 @@ def blunt(space: Space, e: Array) -> Ray:
     return Ray(e, space.seen & (heights < 5 * space.noise), heights / np.linalg.norm(heights), True)
 
 
-def _sharpen(rows: Array, e: Array, noise: float, start: float) -> tuple[Array, Mask, bool] | None:
+def _sharpen(rows: Array, e: Array, start: float, *, noise: float, clear: float) -> tuple[Array, Mask, bool] | None:
     """Return the unit vector, its zeros and whether it is loose; the noise of a height is that of a unit vector's."""
     heights = rows @ e
     least = 5 * noise
@@ -84,10 +82,10 @@ def _sharpen(rows: Array, e: Array, noise: float, start: float) -> tuple[Array, 
         if near == least and (zeros == before).all():
             break
     sign = np.sign(heights.sum())
-    if low > 3 * noise * float(np.sqrt(zeros.sum())) or next_low < CLEAR * low or (heights * sign).min() < -8 * noise:
+    if low > 3 * noise * float(np.sqrt(zeros.sum())) or next_low < clear * low or (heights * sign).min() < -8 * noise:
         return None
     deciding = np.sort(np.abs(rows[zeros] @ following))[:-FEW]
-    return e * sign, zeros, bool(np.linalg.norm(deciding) < CLEAR * low)
+    return e * sign, zeros, bool(np.linalg.norm(deciding) < clear * low)
 
 
 def null_vector(rows: Array) -> tuple[Array, Array, float, float]:

@@ -30,6 +30,8 @@ class Joined:
     """(samples, workers): the share of v that the known network cannot have sent back; NaN where v is unknown."""
     notes: tuple[str, ...] = ()
     """Why candidates could not be compared, if so."""
+    together: Sequence[Equations] = ()
+    """What each worker's candidates, in this order, say of softmax minus label; none where they cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def join_workers(
     several = torch.tensor([n for cell in cells if len(cell.samples) > 1 for n in cell.samples], dtype=torch.long)
     # Only in a cell of several may workers be matched wrongly: then their equations for u disagree
     misfits[several] = torch.maximum(misfits[several], _disagreement([worker.take(several) for worker in together]))
-    return Joined(tuple(orders), labels, misfits)
+    return Joined(tuple(orders), labels, misfits, together=together)
 
 
 @dataclass(frozen=True)

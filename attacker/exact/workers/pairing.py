@@ -20,6 +20,8 @@ UNKNOWN_COST = 1e-2
 """The cost of a candidate that says nothing of u: worse than any true match, better than any false one."""
 ROUNDING = 1e-7
 """Relative misfit below which nothing can be told any more. Samples of one label may differ by little above it."""
+CLOSEST = 0.1
+"""The share of the next candidate's misfit up to which one is beyond doubt."""
 UNFIT = 1e30
 """The misfit of what cannot be judged, so that it is taken last, but still only once."""
 MOST = 70_000
@@ -93,6 +95,23 @@ def match(cells: Sequence[Cell], workers: Sequence[Equations]) -> list[Tensor]:
             a = torch.cat([a, own[m].weighted[0][picked]], dim=1)
             b = torch.cat([b, own[m].weighted[1][picked]], dim=1)
     return orders
+
+
+def beyond_doubt(workers: Sequence[Equations], believed: float) -> Tensor:
+    """Tell which workers' candidates (samples, workers) belong with the others of their row, and no other could.
+
+    A candidate that fits must fit by far better than the next one: samples of one label may have nearly the same u.
+    """
+    count = len(workers[0].b)
+    sure = torch.zeros(count, len(workers), dtype=torch.bool)
+    for m, own in enumerate(workers):
+        others = [worker for i, worker in enumerate(workers) if i != m]
+        if others:
+            cost = _residuals(*_stacked(others), own)
+            fits = cost.diagonal().clone()
+            next_best = cost.fill_diagonal_(torch.inf).min(dim=1).values
+            sure[:, m] = (fits < believed) & (fits < CLOSEST * next_best) & own.misfit.isfinite()
+    return sure
 
 
 def common_u(workers: Sequence[Equations]) -> Tensor:

@@ -63,7 +63,7 @@ def test_a_slow_attack_sees_every_round_once_in_order_and_to_the_last_bit(tmp_pa
     with Beside(tmp_path, lr, seconds=0.1) as beside:
         beside.start()
         beside.show()
-        assert list((tmp_path / "transcript").glob("round-*"))
+        assert list((tmp_path / "waiting").glob("round-*"))
         steps = []
         recovery = beside.attack.recover(lambda *step: steps.append(step))
         assert list(recovery.notes[:-1]) == [described(observation) for observation in beside.rounds]
@@ -73,8 +73,8 @@ def test_a_slow_attack_sees_every_round_once_in_order_and_to_the_last_bit(tmp_pa
         assert ("observing", 1, 1) not in steps
         assert beside.attack.queue.longest > SLOTS
         assert 0 < beside.attack.queue.spilled < ROUNDS
-        assert list((tmp_path / "transcript").iterdir()) == []
-    assert not (tmp_path / "transcript").exists()
+        assert list((tmp_path / "waiting").iterdir()) == []
+    assert not (tmp_path / "waiting").exists()
 
 
 def test_large_rounds_that_wait_on_disk_go_there_past_the_cache_to_the_same_bits(tmp_path, monkeypatch):
@@ -246,8 +246,8 @@ def test_it_clears_up_itself_when_the_coordinator_was_killed(tmp_path):
         beside.show()
         slots = left_in_memory()
         assert slots
-        assert (tmp_path / "transcript").exists()
+        assert (tmp_path / "waiting").exists()
         os.kill(beside.process._process.pid, signal.SIGINT)  # Ctrl-C alone does not end it
         beside.process.pipe.close()  # as the kernel does
         beside.process._process.join(10)
-        assert not any(path.exists() for path in (*slots, tmp_path / "transcript"))
+        assert not any(path.exists() for path in (*slots, tmp_path / "waiting"))

@@ -4,11 +4,13 @@ import json
 import math
 import socket
 from contextlib import closing
+from itertools import islice
 
 import pytest
 
 from vfl.bench.faults import ALL, ONE_OF_EACH, SURE, FaultKind, Victim, bench_faults, check_alike, schedule
-from vfl.bench.rigs.networks import Cable
+from vfl.bench.long_faults import RESTARTS, SURVIVOR, bench_long, faults
+from vfl.bench.rigs.networks import Cable, why_no_hosts
 from vfl.errors import RunFailedError
 
 
@@ -77,3 +79,24 @@ def test_a_slow_cable_passes_on_what_it_is_given(cable):
     sent = bytes(range(256)) * 100
     near.sendall(sent)
     assert far.recv(len(sent), socket.MSG_WAITALL) == sent
+
+
+def test_the_long_schedule_strikes_every_role_in_every_way_and_one_process_lives_through_all_of_it():
+    drawn = list(islice(faults(), 3 * len(ALL)))
+    assert drawn == list(islice(faults(), 3 * len(ALL)))
+    for start in range(0, len(drawn), len(ALL)):
+        assert {(fault.kind, fault.victim) for _, fault in drawn[start : start + len(ALL)]} == set(ALL)
+    struck = [fault.kind for _, fault in drawn if fault.party == SURVIVOR]
+    assert struck
+    assert not {*struck} & {*RESTARTS}
+    assert all(0 <= share < 1 for share, _ in drawn)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(why_no_hosts() is not None, reason="no network namespaces can be made here")
+def test_a_short_while_of_steady_faults_under_attack_loses_nothing(tmp_path):
+    bench_long(tmp_path / "long.json", rounds=120, pause=(1.0, 4.0), least_seconds=30.0)
+    result = json.loads((tmp_path / "long.json").read_text())
+    assert (result["updates_lost"], result["difference"], result["recovered_alike"]) == (0, 0.0, True)
+    assert result["faults"]
+    assert result["parties"][SURVIVOR]["starts"] == 1

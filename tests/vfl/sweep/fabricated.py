@@ -4,6 +4,7 @@ from pathlib import Path
 
 import yaml
 
+from vfl.folder.summary import Summary
 from vfl.sweep.cell import Row
 from vfl.sweep.plan import Plan, load_plan
 from vfl.sweep.results import NUMBERS
@@ -33,3 +34,17 @@ def row(**numbers: float) -> Row:
     short = {"psnr": "attack.psnr_mean", "loss": "train.loss_end", "accuracy": "train.test_accuracy"}
     known = {short.get(name, name): value for name, value in numbers.items()}
     return Row(numbers=dict.fromkeys(NUMBERS) | known)
+
+
+def summary_of(losses: list[float] | None = None, over_rounds: list[dict] | None = None) -> Summary:
+    """A summary with these curves and nothing else to speak of."""
+    tree = {
+        "config": {**BASE, "attack": {"name": "cafe"}},
+        "samples": 30,
+        "rounds": len(losses or ()),
+        "seconds": {},
+        "bytes": {},
+        "train": {"losses": losses or []},
+        "attack": {"name": "cafe", "used": [], "over_rounds": over_rounds or []},
+    }
+    return Summary.model_validate(tree)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from attacker.cafe import Cafe
 from tests.integration.command_support import cafe
 from vfl.datasets.slices import load_data
 from vfl.errors import UserError
@@ -37,6 +38,7 @@ def test_the_smoke_sweep_runs(file, tmp_path):
     write_results(tmp_path, plan, rows)
     table = pivot(plan, rows)
     assert all(entry.value is not None for line in table.lines for entry in line.entries if entry.state != "skipped")
+    assert all("train.loss_end" in row.curves for row in rows.values())
     assert {cell.config.attack.name for cell in plan.cells} > {"cafe"} or file.stem == "table11"
 
 
@@ -48,7 +50,7 @@ def test_every_size_makes_whole_configs_with_exact_beside_the_papers_methods(fil
     table = pivot(plan, {})
     printed = plan.paper.numbers
     if size == "paper":
-        assert set(printed) <= {line.name for line in table.lines}
+        assert set(printed) <= {line.name for line in table.lines} | set(map(str, plan.rounds))
         assert {column for row in printed.values() for column in row} <= set(table.columns)
 
 
@@ -290,3 +292,33 @@ def test_what_is_no_experiments_result_is_a_sentence(kept, tmp_path):
     ended = cafe("results", "--add", tmp_path)
     assert ended.returncode == 2
     assert "is not a sweep's results" in ended.stderr
+
+
+def test_every_row_of_tables_2_and_4_is_a_setting_of_one_attack_with_the_same_rounds_and_start():
+    for name, rivals in (("table2", ("DLG", "Cosine", "SAPAG", "BN", "GC")), ("table4", ("CAFE, gamma = 0",))):
+        plan = load_plan(EXPERIMENTS / f"{name}.yaml", size="paper")
+        cells = {cell.name: cell.config for cell in plan.cells}
+        for data in ("CIFAR-10", "MNIST", "Linnaeus 5"):
+            order = (lambda a, d: f"{a}, {d}") if name == "table2" else (lambda a, d: f"{d}, {a}")
+            cafe = cells[order("CAFE", data)]
+            for rival in rivals:
+                other = cells[order(rival, data)]
+                assert (other.attack.name, other.seed) == ("cafe", cafe.seed)
+                assert other.federation == cafe.federation
+                assert other.attack.options["lr_three"] == cafe.attack.options["lr_three"]
+
+
+def test_no_rival_on_its_own_has_more_evaluations_than_cafe_has_iterations():
+    cells = load_plan(EXPERIMENTS / "table2.yaml", size="paper").cells
+    for cell in cells:
+        if cell.values["attacker"].endswith("on its own"):
+            batches = -(-800 // cell.config.federation.batch_size) * cell.config.federation.epochs
+            assert batches * cell.config.attack.options["iterations"] == 8000
+
+
+def test_one_xi_for_four_and_sixteen_workers_and_rates_that_do_not_decay():
+    for size in ("paper", "small"):
+        cells = [cell for cell in load_plan(EXPERIMENTS / "table6.yaml", size=size).cells if "CAFE" in cell.name]
+        for data in {cell.values["data"] for cell in cells}:
+            assert len({cell.config.attack.options["xi"] for cell in cells if cell.values["data"] == data}) == 1
+    assert (Cafe().final_two, Cafe().final_three) == (1.0, 1.0)

@@ -172,6 +172,8 @@ def test_in_the_end_the_numbers_are_those_of_the_summary(watched, run):
         "median": f"{attack['psnr_median']:.1f} dB",
         "worst": f"{attack['psnr_min']:.1f} dB",
         "guessing the mean image": f"{attack['psnr_baseline']:.1f} dB",
+        "PSNR of slices": f"{attack['psnr_slices']:.1f} dB",
+        "MSE, mean": re.sub(r"e([+-])0", r"e\1", f"{attack['mse_mean']:.1e}"),
         "SSIM, mean": f"{attack['ssim_mean']:.4f}",
         "SSIM of the mean image": f"{attack['ssim_baseline']:.4f}",
         "30 dB or better": f"{attack['share_30db']:.1%}",

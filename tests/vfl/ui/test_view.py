@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.vfl.ui.folder_support import ROUNDS, SAMPLES, begin, estimate, traffic
+from vfl.folder.journal import Mark
 from vfl.ui.view import POINTS, View
 from vfl.ui.watch import Watch
 
@@ -110,15 +111,15 @@ def test_lines_that_make_no_sense_are_passed_over(folder):
     assert shown(watched(folder))["state"] == "attacking"
 
 
-def test_what_an_earlier_run_left_is_not_taken_for_this_run(folder):
+def test_what_an_earlier_run_left_is_not_taken_for_this_run_whatever_the_clock_says(folder, monkeypatch):
     journal = begin(folder)
     journal.state("ended")
     journal.close()
-    time.sleep(0.01)
-    watch = Watch(folder, since=time.time())
+    watch = Watch(folder, after=Mark.now(folder))
     watch.refresh()
     assert (shown(watch)["state"], shown(watch)["round"]) == ("waiting", 0)
-    time.sleep(0.01)
+    yesterday = time.time() - 86_400
+    monkeypatch.setattr("time.time", lambda: yesterday)  # a clock that was set back shows a run all the same
     begin(folder).close()
     watch.refresh()
     assert (shown(watch)["state"], shown(watch)["round"]) == ("running", 2)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from vfl.bench.rigs.networks import Network
@@ -62,15 +62,24 @@ class Fleet:
         process.send_signal(number)
         return process
 
+    @property
+    def starts(self) -> Mapping[str, int]:
+        """Return how often each party was started."""
+        return self._generations
+
+    def pids(self) -> dict[str, int]:
+        """Return the present process of each party."""
+        return {party: process.pid for party, process in self._now.items()}
+
     def rounds_done(self) -> int:
         """Return the last round that is in the transcript."""
         while (self.out / "transcript" / round_name(self._done + 1)).exists():
             self._done += 1
         return self._done
 
-    def wait_for_round(self, number: int) -> None:
+    def wait_for_round(self, number: int, patience: float = PATIENCE_SECONDS) -> None:
         """Wait until a round is done, or fail with the parties' last log lines."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + patience
         while self.rounds_done() < number:
             code = self._now[COORDINATOR.stem].poll()
             if code is not None or time.monotonic() > deadline:
@@ -78,9 +87,9 @@ class Fleet:
                 raise RunFailedError(f"round {number} {what}; {self._last_words(self._now)}")
             time.sleep(LOOK_SECONDS)
 
-    def finish(self) -> None:
+    def finish(self, patience: float = PATIENCE_SECONDS) -> None:
         """Wait until all parties have ended well, or fail with the last log lines of those that have not."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + patience
         failed = []
         for party, process in self._now.items():
             try:

@@ -47,7 +47,9 @@ def why_no_hosts() -> str | None:
 class Hosts:
     """Hosts with a cable each to one switch; nothing leads from there to the world outside."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], usual: Sequence[str] = USUAL, slow: Sequence[str] = SLOW) -> None:
+        """Make a host for each name; its cable lets `usual` through, as `tc` says it, and `slow` when it is slowed."""
+        self._usual, self._slow = usual, slow
         self._tag = f"cafe-{secrets.token_hex(4)}"
         self.switch = f"{self._tag}-switch"
         self.ipv4 = {name: f"192.0.2.{10 + i}" for i, name in enumerate(names)}
@@ -78,12 +80,18 @@ class Hosts:
 
     def slow(self, host: str) -> None:
         """Let little through a host's cable, both ways."""
-        self._limit(host, SLOW)
+        self._limit(host, self._slow)
 
     def mend(self, host: str) -> None:
         """Undo `cut` and `slow`."""
         _run("ip", "-n", self.switch, "link", "set", self._ports[host], "up")
-        self._limit(host, USUAL)
+        self._limit(host, self._usual)
+
+    def widen(self) -> None:
+        """Let as much through every cable as through one between machines of one room."""
+        self._usual = USUAL
+        for host in self._ports:
+            self._limit(host, USUAL)
 
     def close(self) -> None:
         """Leave no namespace or file behind; a namespace goes when the last process in it ends."""
@@ -113,7 +121,7 @@ class Hosts:
             _run("ip", "-n", space, "address", "add", f"{self.ipv4[name]}/24", "dev", "eth0")
             _run("ip", "-n", space, "address", "add", f"{self.ipv6[name]}/64", "dev", "eth0", "nodad")
             _run("ip", "-n", space, "link", "set", "eth0", "up")
-            self._limit(name, USUAL)
+            self._limit(name, self._usual)
 
     def _limit(self, host: str, rate: Sequence[str]) -> None:
         for side, device in ((self._space(host), "eth0"), (self.switch, self._ports[host])):

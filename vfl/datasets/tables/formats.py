@@ -9,7 +9,10 @@ import numpy as np
 from vfl.datasets.tables.file import TEXTS, TableFile, check_kind, check_size, is_number, pyarrow
 from vfl.errors import UserError
 from vfl.files.archive import read_archive
+from vfl.limits import TABLE_COLUMNS
 
+HEADER_BYTES = 1 << 20
+"""The longest header line of a CSV file."""
 PACKED = (".gz", ".bz2", ".xz", ".lz4", ".zst", ".br", ".zip")
 """Endings of compressed files, whose unpacked size is not known before."""
 
@@ -44,8 +47,14 @@ class CsvFile(TableFile):
 
     def _read_header(self) -> list[str]:
         csv = pyarrow("csv")
+        with self.path.open("rb") as start:
+            first = start.read(HEADER_BYTES).splitlines()[:1]
+        columns = sum(line.count(self._separator.encode()) + 1 for line in first)
+        if columns > TABLE_COLUMNS:  # pyarrow takes kilobytes for each before it says how many there are
+            raise UserError(f"data: {self.path} has {columns} columns or more, the limit is {TABLE_COLUMNS}")
         # One small block: the types that would be guessed from it do not matter.
-        with self._opened() as file, csv.open_csv(file, csv.ReadOptions(block_size=1 << 20), self._parsing()) as reader:
+        options = csv.ReadOptions(block_size=HEADER_BYTES)
+        with self._opened() as file, csv.open_csv(file, options, self._parsing()) as reader:
             return list(reader.schema.names)
 
     def _read_columns(self, names: list[str]) -> list[Any]:

@@ -11,7 +11,7 @@ from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
 from vfl.files import PRIVATE, PRIVATE_FOLDER, read_plain, sync, write_atomically
 from vfl.files.tensor_file import DamagedError, write_tensors
-from vfl.folder.transcript.files import RoundReader, files_of, round_name
+from vfl.folder.transcript.files import RoundReader, files_of, number_of, round_name
 from vfl.folder.transcript.meta import read_held, setting_from, setting_tree, write_held
 from vfl.limits import JSON_BYTES
 from vfl.observation import PartyObservation, Setting
@@ -65,26 +65,37 @@ class Transcript:
         if meta.pop("sha256", None) != _checksum(meta):
             raise DamagedError(f"{folder}/meta.json is damaged: its checksum does not fit")
         self.config = parse_config(meta.get("config", {}), f"{folder}/meta.json")
-        # A run that was stopped early has fewer rounds than it planned.
         self._names = sorted(path.name for path in folder.glob("round-*.safetensors"))
-        self.rounds = len(self._names)
+        self.first = next((number_of(name) for name in self._names), 1)
+        """The first round that is there: of a run that can be resumed, rounds that its attack needs no more may go."""
+        # A run that was stopped early has fewer rounds than it planned.
+        self.rounds = self.first - 1 + len(self._names)
         try:
             known = setting_from(meta["setting"], self.config, self.rounds)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(f"{folder}/meta.json does not describe a run's setting: {error!r}") from None
         self.setting = read_held(folder, known)
+        self._is_coordinators = known.seats == (COORDINATOR,)
 
     def __iter__(self) -> Iterator[PartyObservation]:
         """Yield the rounds; the model that the setting names is built, to compare its tensors with those on disk."""
-        reader = RoundReader(self.setting, self._folder.joinpath, checked=True)
-        return map(reader.read, self._numbers())
+        return self.after(0)
 
-    def _numbers(self) -> Iterator[int]:
-        """Return the rounds that are to be there: a curious worker that was restarted has not seen all of them."""
-        if self.setting.seats == (COORDINATOR,):
-            yield from range(1, self.rounds + 1)
+    def after(self, number: int) -> Iterator[PartyObservation]:
+        """Yield the rounds after this one."""
+        if self._is_coordinators and self.first > number + 1:
+            gone = f"{self._folder} has no rounds before {self.first}"
+            why = "the run's attack had seen them, and they were kept for it alone (transcript: true keeps all)"
+            raise DamagedError(f"{gone}: {why}")
+        reader = RoundReader(self.setting, self._folder.joinpath, checked=True)
+        return map(reader.read, self._numbers(number))
+
+    def _numbers(self, after: int) -> Iterator[int]:
+        """Yield the rounds that are to be there: a curious worker that was restarted has not seen all of them."""
+        if self._is_coordinators:
+            yield from range(after + 1, self.rounds + 1)
         else:
-            yield from (int(digits) for name in self._names if (digits := name[len("round-") :][:7]).isdigit())
+            yield from (number for name in self._names if (number := number_of(name)) > after)
 
 
 def forget_after(folder: Path, number: int) -> None:

@@ -36,6 +36,12 @@ def round_name(number: int) -> str:
     return f"round-{number:07d}.safetensors"
 
 
+def number_of(name: str) -> int:
+    """Return which round a file of this name is of; 1 if its name tells none."""
+    number = name.removeprefix("round-").partition(".")[0]
+    return int(number) if number.isdecimal() and int(number) else 1
+
+
 def parameters_name(version: int) -> str:
     """Return what the file of a version of the parameters is called."""
     return f"parameters-{version:07d}.safetensors"

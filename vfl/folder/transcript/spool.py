@@ -37,7 +37,7 @@ class Places:
         """Choose the folders for a run."""
         shared = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
         memory = None if kept else Path(tempfile.mkdtemp(prefix=f"cafe-rounds-{os.getpid()}-", dir=shared))
-        return cls(out.resolve() / "transcript", memory)
+        return cls(out.resolve() / ("transcript" if kept else "waiting"), memory)
 
     def find(self, name: str) -> Path:
         """Return where a file is."""

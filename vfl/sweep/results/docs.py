@@ -11,6 +11,7 @@ from vfl.folder.sweep_results import load_results
 from vfl.limits import JSON_BYTES
 from vfl.sweep.plan import load_plan
 from vfl.sweep.results import NUMBERS
+from vfl.sweep.results.figures import keep_images
 from vfl.sweep.results.kept import commit_of, fitting, keep_results, read_results, sizes
 from vfl.sweep.results.text import as_markdown
 
@@ -36,6 +37,7 @@ def filled(page: str, files: Path, kept: Path) -> str:
 def keep(source: Path, docs: Path, files: Path, kept: Path) -> Path:
     """Keep what `cafe sweep` or `cafe bench --out` wrote: rows of an experiment, or the table of the block so named."""
     if source.is_dir() and read_results(source / "results.json")["sweep"] in sizes(files):
+        keep_pictures(source, files, kept)
         return keep_results(source, files, kept)
     name, tree = _of_sweep(source) if source.is_dir() else (source.stem, _read(source))
     if not any(f"<!-- table: {name} -->" in page.read_text(encoding="utf-8") for page in docs.glob("*.md")):
@@ -43,6 +45,12 @@ def keep(source: Path, docs: Path, files: Path, kept: Path) -> Path:
     target = _place(kept, name)
     write_text(target, json.dumps({key: tree[key] for key in KEYS}, indent=1, ensure_ascii=False) + "\n")
     return target
+
+
+def keep_pictures(source: Path, files: Path, kept: Path) -> None:
+    """Keep the images of those runs that figures show."""
+    path, size = sizes(files)[read_results(source / "results.json")["sweep"]]
+    keep_images(source, load_plan(path, size=size), kept)
 
 
 KEYS = ("command", "commit", "date", "table")

@@ -12,6 +12,7 @@ from vfl.sweep.cell import Row
 from vfl.sweep.file import read_sweep
 from vfl.sweep.plan import Plan, load_plan
 from vfl.sweep.results import NUMBERS
+from vfl.sweep.results.curves import read_curves
 from vfl.sweep.results.table import Rows
 
 MADE_BY = ("versions", "machine")
@@ -86,7 +87,12 @@ def commit_of(row: dict[str, Any]) -> str:
 def rows_of(plan: Plan, tree: dict[str, Any]) -> Rows:
     """Return the rows of a plan's cells that count, for its table."""
     return {
-        cell: Row(row["error"], tuple(row["attack.used"]), {key: row.get(key) for key in NUMBERS})
+        cell: Row(
+            row["error"],
+            tuple(row["attack.used"]),
+            {key: row.get(key) for key in NUMBERS},
+            curves=read_curves(row.get("curves")),
+        )
         for cell, row in fitting(plan, tree).items()
     }
 

@@ -12,6 +12,8 @@ from vfl.folder.sweep_results import Place
 from vfl.sweep.file import PaperConfig, read_sweep
 from vfl.sweep.plan import Plan, load_plan
 from vfl.sweep.results import NUMBERS
+from vfl.sweep.results.curves import Curves, value_at
+from vfl.sweep.results.figures import figure_lines
 from vfl.sweep.results.kept import commit_of, experiments, fitting, read_results, rows_of
 from vfl.sweep.results.pictures import save_curves
 from vfl.sweep.results.table import Rows, Table, pivot
@@ -30,8 +32,9 @@ runs have the same images.
 **CAFE, tuned.** At size `small` CAFE has settings that go beyond the paper's: `scaled_sgd` (SGD whose rate is
 divided by the batch's curvature) in steps I and II; in step III Adam at `lr_three` 0.05 or 0.1 instead of 0.01 or
 0.02, falling to 0.02 of itself (`final_three`), and no second derivatives (`alpha` 0). `xi` is Table 9's, but for
-16 workers and the digits ([docs/cafe.md](docs/cafe.md#tuned)). At size `paper` its rates and weights are Table 9's,
-but in the table of learning rates, where it is tuned too.
+the digits ([docs/cafe.md](docs/cafe.md#tuned)). At size `paper` its rates and weights are Table 9's, as printed, but in
+the table of learning rates, where it is tuned too. PSNR is of whole images; below a table stands that of each slice on
+its own, as the paper's public code prints it, and the MSE.
 """
 
 
@@ -46,6 +49,7 @@ def page_text(files: Path, kept: Path, page: Path) -> str:
     for path in experiments(files):
         sizes = [size for size in SIZES if size in read_sweep(path).sizes]
         parts += _section(path, sizes, kept, page) if sizes else []
+        parts += figure_lines(path, page.parent / "docs", page)
     return "\n".join(parts)
 
 
@@ -98,11 +102,61 @@ def _table(plan: Plan, tree: dict[str, Any]) -> list[str]:
     for number, columns in shows.items():
         _add_columns(grid, _pivot(plan, rows, number), columns, plan, named=len(shows) > 1)
     grid += _baseline(plan, rows, shows)
+    if plan.rounds:
+        grid = _over_rounds(plan, rows, shows)
     titles = ", ".join(NUMBERS[number].title for number in shows)
     about = f"{titles}; {len(rows)} of {len(plan.cells)} cells run"
     about += "".join(f"; {where}" for where in dict.fromkeys(map(_made_by, fitting(plan, tree).values())))
     failed = [f"Failed: {name}: {row.error}\n" for name, row in rows.items() if not row.complete]
-    return [as_markdown(grid) + "\n", f"{about}. {main.note}".rstrip() + "\n", *failed]
+    beside = [] if plan.rounds else _beside(plan, rows, shows)
+    return [as_markdown(grid) + "\n", f"{about}. {main.note}".rstrip() + "\n", *beside, *failed]
+
+
+def _over_rounds(plan: Plan, rows: Rows, shows: Mapping[str, Sequence[str]]) -> list[list[str]]:
+    """Return a line for each of some rounds, from the curves of the runs in the table's first line."""
+    assert plan.paper is not None
+    grid = [["round"], *([str(number)] for number in plan.rounds)]
+    for key, columns in shows.items():
+        table = _pivot(plan, rows, key)
+        for column, entry in zip(table.columns, table.lines[0].entries, strict=True):
+            if column in columns:
+                grid[0].append(f"{column}: {table.number.title}")
+                curves = next((rows[name].curves for name in entry.cells if name in rows), None)
+                for line, number in zip(grid[1:], plan.rounds, strict=True):
+                    line.append(_at(curves, entry, key, number) + _printed(plan, line[0], column, key))
+    return grid
+
+
+def _at(curves: Curves | None, entry: Place, key: str, number: int) -> str:
+    if curves is None:
+        return entry.text
+    value = value_at(curves, key, number)
+    return "no value" if value is None else NUMBERS[key].text(value)
+
+
+def _printed(plan: Plan, row: str, column: str, key: str) -> str:
+    assert plan.paper is not None
+    theirs = plan.paper.printed(row, column, plan.table.value).get(key)
+    return "" if theirs is None else f" ({theirs:g})"
+
+
+def _beside(plan: Plan, rows: Rows, shows: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return the same places with the PSNR of slices, as the paper's public code prints it, and the MSE."""
+    slices, errors = (_pivot(plan, rows, key) for key in ("attack.psnr_slices", "attack.mse_mean"))
+    columns = [at for at, column in enumerate(slices.columns) if column in shows.get("attack.psnr_mean", ())]
+    grid = [[slices.row_axis, *(slices.columns[at] for at in columns)]]
+    for line, error in zip(slices.lines, errors.lines, strict=True):
+        pairs = [(line.entries[at], error.entries[at]) for at in columns]
+        grid.append([line.name, *(_pair(*pair) for pair in pairs)])
+    if not any(line.entries[at].value is not None for line in slices.lines for at in columns):
+        return []
+    return ["The same runs, PSNR of slices each on its own (dB), and MSE:\n", as_markdown(grid) + "\n"]
+
+
+def _pair(slices: Place, error: Place) -> str:
+    if slices.value is None or error.value is None:
+        return slices.text
+    return f"{NUMBERS['attack.psnr_slices'].text(slices.value)}, {error.value:.1e}"
 
 
 def _pivot(plan: Plan, rows: Rows, number: str) -> Table:

@@ -69,7 +69,7 @@ def as_results(plan: Plan, rows: Rows, table: Table) -> SweepResults:
 
 def _row(cell: Cell, row: Row) -> CellRow:
     folder, config = cell_folder(Path(), cell).as_posix(), cell.config.model_dump(mode="json")
-    return CellRow(axes=cell.values, **_facts(cell, row), folder=folder, config=config)
+    return CellRow(axes=cell.values, **_facts(cell, row), **_beside(row), folder=folder, config=config)
 
 
 def _pivot(table: Table) -> Pivot:
@@ -109,3 +109,8 @@ def _facts(cell: Cell, row: Row) -> dict[str, Any]:
         "attack.used": list(row.used),
         **{key: row.numbers.get(key) for key in NUMBERS},
     }
+
+
+def _beside(row: Row) -> dict[str, Any]:
+    """Return what a row has besides its numbers, where it has that."""
+    return {"curves": row.curves} if row.curves else {}

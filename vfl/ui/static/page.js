@@ -102,6 +102,7 @@ function scores({ attack, seconds, rounds }) {
     found.push(
       ["PSNR, mean", `${fixed(attack.psnr_mean, 1)} dB`], ["median", `${fixed(attack.psnr_median, 1)} dB`],
       ["worst", `${fixed(attack.psnr_min, 1)} dB`], ["guessing the mean image", `${fixed(attack.psnr_baseline, 1)} dB`],
+      ["PSNR of slices", `${fixed(attack.psnr_slices, 1)} dB`], ["MSE, mean", attack.mse_mean == null ? "–" : attack.mse_mean.toExponential(1)],
       ["SSIM, mean", fixed(attack.ssim_mean, 4)], ["SSIM of the mean image", fixed(attack.ssim_baseline, 4)], ["30 dB or better", percent(attack.share_30db)],
     );
   }

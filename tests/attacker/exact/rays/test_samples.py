@@ -125,17 +125,32 @@ def test_without_the_bias_directions_and_their_v_are_found() -> None:
     torch.testing.assert_close(found.v.T @ found.h, whole.weight.double(), rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize(("noise", "within"), [(1e-5, 1e-3), (1e-3, 1e-1)])
-def test_white_noise_costs_accuracy_first(noise: float, within: float) -> None:
+@pytest.mark.parametrize(("noise", "within"), [(1e-5, 1e-3), (1e-3, 3e-2), (1e-2, 1e-1)])
+@pytest.mark.parametrize("batch", [10, None])
+def test_white_noise_is_seen_and_costs_accuracy_first(noise: float, within: float, batch: int | None) -> None:
     whole = case(10, seed=8)
     draw = torch.Generator().manual_seed(0)
-    size = noise * float(whole.weight.square().mean().sqrt())
-    weight, bias = (
-        part.double() + size * torch.randn(part.shape, generator=draw).double() for part in (whole.weight, whole.bias)
+    weight, bias = (  # of each tensor's own size, as the defence `noise` adds it
+        part.double() + noise * part.square().mean().sqrt() * torch.randn(part.shape, generator=draw).double()
+        for part in (whole.weight, whole.bias)
     )
-    found = samples_of(weight, bias, cut_off=whole.cut_off, span=whole.span, batch=10, seed=0, white=True)
+    found = samples_of(weight, bias, cut_off=whole.cut_off, span=whole.span, batch=batch, seed=0)
+    assert found.rank == 10
     assert right(found, whole.h, within).all()
     assert wrong_yet_certain(found, whole.h, within) == 0
+
+
+@pytest.mark.parametrize("size", [1.0, 1e3])
+@pytest.mark.parametrize("white", [False, True])
+def test_noise_that_drowns_the_samples_shows_none_for_certain(size: float, white: bool) -> None:
+    whole = case(10, seed=8)
+    draw = torch.Generator().manual_seed(0)
+    weight, bias = (
+        part + size * torch.randn(part.shape, generator=draw) * part.square().mean().sqrt()
+        for part in (whole.weight, whole.bias)
+    )
+    found = samples_of(weight, bias, cut_off=whole.cut_off, span=whole.span, batch=10, seed=0, white=white)
+    assert not found.certain.any()
 
 
 def test_more_samples_than_units_show_nothing_for_certain() -> None:

@@ -1,0 +1,133 @@
+"""What an attack and a worker's round do on a GPU, made certain without one.
+
+On torch's meta device there is no data: a tensor of the CPU among the others, or a number that is looked at (for which
+a GPU would have to be waited for), raises. Fake CUDA tensors cannot stand in here: autograd asks for the device's own
+code, which torch's CPU build has not.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from attacker.cafe import Cafe
+from attacker.interface import attacks
+from attacker.matching import objectives, regularisers
+from attacker.matching.components import depths
+from attacker.matching.engine import Engine
+from attacker.matching.objectives import Targets
+from tests.attacker.cafe_support import CNN, images, seen, setting_for
+from vfl.device import full_precision
+from vfl.models import build_bottom, build_top
+from vfl.registry import PluginSection
+from worker.party import Bottom, Top
+
+ROWS = {
+    "CAFE": {},
+    "alpha 0": {"alpha": 0},
+    "DLG": {"beta": 0, "gamma": 0},
+    "Cosine": {"match": "cosine", "gamma": 0},
+    "SAPAG": {"match": "gaussian", "beta": 0, "gamma": 0},
+    "BN": {"statistics": 1e-3, "beta": 0, "gamma": 0},
+    "GC": {"consistency": 1e-3, "starts": 2, "beta": 0, "gamma": 0},
+    "clipped, replayed": {"clip": True, "replay": 2},
+}
+AT_ONCE = {"switch_one": None, "switch_two": None}
+
+
+class Waits(TorchDispatchMode):
+    """Counts what a GPU would have to be waited for: numbers and sizes that the program looks at."""
+
+    LOOKS = ("_local_scalar_dense", "nonzero", "equal", "masked_select", "unique")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__.strip("_")
+        self.found[name] += any(look.strip("_") == name for look in self.LOOKS)
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def total(self) -> int:
+        return sum(self.found.values())
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_iteration_of_cafe_stays_on_its_device_and_waits_for_nothing(name):
+    x, y = images(8)
+    model = PluginSection.model_validate({**CNN.model_dump(), "batch_norm": name == "BN"})
+    setting = setting_for(x, 3, 4, model)
+    attack = Cafe(**AT_ONCE, **ROWS[name]).start(replace(setting, device="meta"))
+    for observation in seen(setting, x, y):
+        attack.observe(observation)
+    assert attack.iterations[2] == 4
+    assert {tensor.device.type for tensor in attack.variables.tensors().values()} == {"meta"}
+
+
+def test_cafe_waits_once_an_iteration_while_it_watches_a_threshold_and_then_never():
+    x, y = images(8)
+    setting = setting_for(x, 3, 12, CNN)
+    attack = Cafe(switch_one=0.0, switch_two=0.0, shares=(4, 4, 4)).start(setting)
+    waited = []
+    for observation in seen(setting, x, y):
+        with Waits() as waits:
+            attack.observe(observation)
+        waited.append(waits.total)
+    assert waited == [1] * 8 + [0] * 4
+
+
+@pytest.mark.parametrize("objective", ["squared", "cosine", "gaussian"])
+def test_the_rivals_objective_and_its_gradient_stay_on_their_device(objective):
+    x, y = images(6)
+    setting = replace(setting_for(x, 3, 1, CNN), device="meta")
+    (observation,) = seen(replace(setting, device="cpu"), x, y)
+    engine = Engine(setting)
+    targets = Targets.of([one.reshape(1, -1) for one in engine.flat(observation.gradients)], depths(engine))
+    slices = [torch.rand(3, *box.shape, device="meta", requires_grad=True) for box in setting.boxes]
+    scores = torch.rand(3, setting.classes, device="meta", requires_grad=True)
+    guess = engine.guess(engine.flat(observation.parameters), slices, scores.softmax(1))
+    named = {"squared": objectives.squared, "cosine": objectives.cosine, "gaussian": objectives.GaussianKernel()}
+    value = named[objective]([one.reshape(1, -1) for one in guess.gradients], targets)
+    whole = torch.cat([part.flatten(1) for part in slices], 1).reshape(3, 1, 8, 8)
+    smooth = regularisers.total_variation(regularisers.Situation(whole, scores, guess, 1))
+    found = torch.autograd.grad((value + smooth).sum(), [*slices, scores])
+    assert {one.device.type for one in found} == {"meta"}
+
+
+def test_a_workers_round_stays_on_its_device_and_the_label_holder_waits_for_the_loss_alone():
+    bottom = Bottom(build_bottom(CNN, (1, 8, 8), 0, 0), torch.rand(6, 1, 8, 8), None, "meta")
+    output = bottom.forward(torch.tensor([0, 2, 5]))
+    gradients = bottom.backward(torch.rand(3, 10))
+    assert {one.device.type for one in (output, *gradients.values())} <= {"meta", "cpu"}
+    top = Top(build_top(CNN, [10, 10], 5, 0), torch.arange(6) % 5, None, "cpu")
+    outputs = [torch.rand(3, 10) for _ in range(2)]
+    with Waits() as waits:
+        top.learn(outputs, torch.tensor([0, 2, 5]))
+    assert waits.total == 1
+
+
+@contextmanager
+def as_before() -> Iterator[None]:
+    flags = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    yield
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = flags
+
+
+def test_gpus_multiply_in_full_precision():
+    with as_before():
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+        full_precision()
+        assert not torch.backends.cuda.matmul.allow_tf32
+        assert not torch.backends.cudnn.allow_tf32
+
+
+def test_every_attack_is_known_to_the_page_on_gpus():
+    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in attacks.builtin_names() if name != "none")

@@ -1,0 +1,131 @@
+"""`cafe bench one_gradient`: of how many samples a single gradient tells, as it is and behind each defence."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attacker.exact.choice import Choice, choose
+from attacker.exact.rays import samples_of
+from attacker.exact.workers.labels import Network
+from attacker.exact.workers.tails import cut_off, possible_v
+from vfl.bench.attack import console_line, load, setting_for
+from vfl.bench.rigs import save, show_table
+from vfl.device import one_thread
+from vfl.local.one_process import observations
+from vfl.models.layers import representation
+from vfl.models.whole import known_model
+from vfl.observation import BOTTOM, Observation, Setting, with_prefix
+from vfl.optimisers.training import TrainingConfig
+from vfl.registry import PluginSection
+from worker.defences import Chain, Plan, WithheldError
+from worker.keys import FixedSecret
+
+BATCHES = (10, 20, 40)
+NOISES: tuple[dict[str, Any], ...] = tuple({"name": "noise", "scale": 10.0**power} for power in (-6, -5, -4, -3, -2))
+OTHERS: tuple[dict[str, Any], ...] = (
+    {"name": "dp", "epsilon": 10.0},
+    {"name": "prune", "keep": 0.5},
+    {"name": "prune", "keep": 0.1},
+    {"name": "quantize", "bits": 16},
+    {"name": "quantize", "bits": 8},
+    {"name": "soteria"},
+    {"name": "clip", "norm": 0.01},
+    {"name": "fake_gradients"},
+    {"name": "breaker"},
+)
+"""Tried at the smallest batch, where the attack has the best chance."""
+WORKERS = (0, 3)
+"""Of four: those of the upper left and the lower right quarter."""
+NEAR = 1e-2
+"""A sample is found if its h is known to within one per cent."""
+SECONDS = 6.0
+"""For each gradient, of computing."""
+
+
+def bench_one_gradient(source: Path | None, out: Path | None, short: bool) -> None:
+    """Search the gradient of a federation's first round, each worker's by itself, with and without defences."""
+    name = "photos" if source is None else source.name
+    sizes = BATCHES[:1] if short else BATCHES
+    cases = [{"name": "none"}, NOISES[3], {"name": "breaker"}] if short else [{"name": "none"}, *NOISES, *OTHERS]
+    with one_thread():
+        rounds = {size: _Round.of(source, size) for size in sizes}
+        results = [_row(case, rounds) for case in cases]
+    columns = {f"{name}, one gradient": "{defence}"} | {f"K = {size}": f"{{of_{size}}}" for size in sizes}
+    note = f"Samples whose h is found to within {NEAR:.0%}, at {len(WORKERS)} of 4 workers; + those wrong yet certain."
+    rows = [{"defence": one["defence"], **one["found"]} for one in results]
+    table = show_table(rows, columns, note)
+    save(out, {"results": results}, f"one_gradient --data {name}" if source else "one_gradient", table)
+
+
+def _row(case: dict[str, Any], rounds: "dict[int, _Round]") -> dict[str, Any]:
+    options = ", ".join(f"{key} {value:g}" for key, value in case.items() if key != "name")
+    name = f"{case['name']}, {options}" if options else case["name"]
+    found = {}
+    for size, one in rounds.items():
+        console_line(f"K = {size}, {name}")
+        found[f"of_{size}"] = one.found(case) if case not in OTHERS or size == BATCHES[0] else ""
+    return {"defence": name, "found": found}
+
+
+@dataclass(frozen=True)
+class _Round:
+    """The first round of a federation at frozen parameters, and the truth of its batch."""
+
+    setting: Setting
+    choice: Choice
+    seen: Observation
+    x: Tensor
+    network: Network
+    truths: list[Tensor]
+
+    @classmethod
+    def of(cls, source: Path | None, size: int) -> "_Round":
+        """Play a round of so many samples."""
+        data = load(source, size)
+        setting = setting_for(data, size, "epochs", 1)
+        choice = choose(setting, "one_gradient")
+        (seen,) = observations(setting, data.x, data.y, TrainingConfig())
+        model = known_model(setting, seen.parameters).eval()
+        parts = zip(model.bottoms, choice.layers, setting.boxes, strict=True)
+        truths = [representation(bottom, own.name, box.cut(data.x)).detach().double() for bottom, own, box in parts]
+        return cls(setting, choice, seen, data.x, Network.of(setting, choice.layers, model), truths)
+
+    def found(self, case: dict[str, Any]) -> str:
+        """Say how many samples an attack finds in what workers with this defence upload."""
+        right = wrong = 0
+        try:
+            for worker, weight, bias in self._uploads(case):
+                tail = (self.network.bottoms[worker], self.choice.layers[worker].name, self.network.shapes[worker])
+                shown = samples_of(
+                    weight, bias, cut_off=partial(cut_off, *tail), span=partial(possible_v, *tail),
+                    batch=len(self.x), seed=0, seconds=SECONDS,
+                )  # fmt: skip
+                right += int((_apart(self.truths[worker], shown.h) < NEAR).sum())
+                wrong += int((_apart(shown.h[shown.certain], self.truths[worker]) > 10 * NEAR).sum())
+        except WithheldError:
+            return "withheld"
+        return f"{right} of {len(self.x) * len(WORKERS)}" + (f" + {wrong}" if wrong else "")
+
+    def _uploads(self, case: dict[str, Any]) -> Iterator[tuple[int, Tensor, Tensor]]:
+        for worker in WORKERS:
+            bottom = known_model(self.setting, self.seen.parameters).bottoms[worker]
+            plan = Plan(worker, 800, len(self.x), 20, "epochs", secret=FixedSecret(worker, "the bench"))
+            chain = Chain([PluginSection.model_validate(case)], plan)
+            own = with_prefix(BOTTOM, self.seen.gradients.bottoms[worker])
+            x = self.setting.boxes[worker].cut(self.x)[self.seen.indices]
+            upload = chain.apply(own, 1, rows=self.seen.indices, x=x, model=bottom)
+            layer = BOTTOM + self.choice.layers[worker].name
+            yield worker, upload[f"{layer}.weight"], upload[f"{layer}.bias"]
+
+
+def _apart(some: Tensor, others: Tensor) -> Tensor:
+    """Return how far each of some is from the nearest of the others, relative to its length."""
+    if not len(some) or not len(others):
+        return torch.full((len(some),), torch.inf)
+    apart: Tensor = torch.cdist(some, others).min(dim=1).values / some.norm(dim=1).clamp_min(1e-300)
+    return apart
