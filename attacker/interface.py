@@ -1,7 +1,7 @@
 """What an attack is: it observes rounds, then recovers; it never sees more than `Observation` and `Setting`."""
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -9,6 +9,7 @@ from attacker.refusal import Lack, RefusalError
 from vfl.observation import Observation, Setting
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
+from vfl.seats import SeatKind
 
 __all__ = [
     "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Recovery", "RefusalError", "Resumable", "Setting",
@@ -29,8 +30,8 @@ def share(progress: Progress, make: Callable[[], Recovery]) -> None:
 class Attack(Protocol):
     """A running attack."""
 
-    def observe(self, observation: Observation) -> None:
-        """Take in one round as it comes."""
+    def observe(self, observation: Any, /) -> None:
+        """Take in one round as it comes: the observation of the seat that the attack is played from."""
 
     def recover(self, progress: Progress, /) -> Recovery:
         """Return the best estimate from the rounds so far; called after the last round, or now and then before."""
@@ -50,12 +51,26 @@ class Resumable(Protocol):
 class AttackPlugin(Plugin):
     """An attack by name: its fields are its options."""
 
+    seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"coordinator"}),)
+    """From where it can be played: each of these is enough. One of several seats is shown what all of them see."""
+
     def start(self, setting: Setting) -> Attack:
         """Begin, or raise RefusalError with what the attack needs and the setting lacks."""
         raise NotImplementedError
 
 
-_OURS = ("least_squares", "exact", "adaptive", "cafe", "theory", "rgap", "matching.rivals")
+_OURS = (
+    "least_squares",
+    "exact",
+    "adaptive",
+    "cafe",
+    "theory",
+    "rgap",
+    "matching.rivals",
+    "labels.clusters",
+    "labels.scoring",
+    "outputs.attack",
+)
 attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])
 
 
@@ -63,11 +78,17 @@ attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" f
 class NoAttack(AttackPlugin):
     """Looks at nothing and recovers nothing."""
 
+    seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (
+        frozenset({"coordinator"}),
+        frozenset({"label_holder"}),
+        frozenset({"worker"}),
+    )
+
     def start(self, setting: Setting) -> Attack:  # noqa: ARG002
         """Begin: nothing is kept from round to round."""
         return self
 
-    def observe(self, observation: Observation) -> None:
+    def observe(self, observation: Any) -> None:
         """Look away."""
 
     def recover(self, progress: Progress) -> Recovery:  # noqa: ARG002

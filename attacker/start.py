@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from attacker.horizontal import Horizontal
-from attacker.interface import Attack, AttackPlugin, Observation, Progress, RefusalError, Resumable, attacks, share
+from attacker.interface import Attack, AttackPlugin, Progress, RefusalError, Resumable, attacks, share
+from attacker.seating import Seating
 from vfl.cluster import leave
 from vfl.errors import CafeError, RunFailedError, UserError
 from vfl.maths.tensors import described
 from vfl.models.whole import first_model
-from vfl.observation import Setting
+from vfl.observation import AnyObservation, Setting
 from vfl.recovery import Recovery
 from vfl.registry import PluginSection
 
@@ -61,12 +62,14 @@ def _instead(section: PluginSection, setting: Setting) -> str:
 
 
 def _start(section: PluginSection, setting: Setting) -> Attack:
-    """Start an attack; in a horizontal federation one on each worker."""
+    """Start an attack from the seats that it needs; in a horizontal federation one on each worker."""
     plugin = attacks.build(section)
+    seating = Seating.choose(section.name, plugin.seats, setting.seats)
 
     def start(seen: Setting) -> Attack:
+        seen = seating.knows(seen)
         with attacks.guard(section.name, plugin, "start"):
-            return CheckedAttack(section.name, plugin, plugin.start(seen), seen)
+            return CheckedAttack(section.name, plugin, plugin.start(seen), seen, seating)
 
     return Horizontal(setting, start) if setting.topology.is_horizontal else start(setting)
 
@@ -79,14 +82,15 @@ class CheckedAttack:
     plugin: AttackPlugin
     attack: Attack
     setting: Setting
+    seating: Seating = Seating((0,))  # noqa: RUF009 - it is frozen
     shown: set[int] = field(default_factory=set)
     """The rounds so far."""
 
-    def observe(self, observation: Observation) -> None:
+    def observe(self, observation: AnyObservation) -> None:
         """Take in one round as it comes."""
         self.shown.add(observation.round)
         with attacks.guard(self.name, self.plugin, "observe"):
-            self.attack.observe(observation)
+            self.attack.observe(self.seating.sees(observation))
 
     @property
     def beginning(self) -> Callable[[], Recovery] | None:
@@ -163,6 +167,9 @@ def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Reco
         representations=representations,
         layers=layers,
         labels=None if recovery.labels is None else _labels(recovery.labels, samples, setting.classes),
+        label_scores=None
+        if recovery.label_scores is None
+        else _floating("label_scores", recovery.label_scores, (samples,)),
         cells=tuple(_cell(cell, samples) for cell in _several("cells", recovery.cells)),
         certificates=None if certificates is None else _floating("certificates", certificates, (samples, workers)),
         used=_words("used", recovery.used),

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from attacker.driver.conclude import STOP_SIGNALS, conclude, stoppable
-from attacker.driver.remote import RemoteAttack, needs_process
-from attacker.start import start_attack
+from attacker.driver.remote import RemoteAttack
+from attacker.interface import Progress, Recovery
 from server.checkpoint import Checkpoints, State
 from server.checkpoint.resume import Resumed, find_checkpoint, forget_later, is_finished, look_ahead, take_up
 from server.controls import heed
@@ -24,7 +24,7 @@ from vfl.config import RunConfig
 from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, InterruptedRunError, in_words
 from vfl.files.lock import FolderLock
-from vfl.folder import clear_run, held, holds_run
+from vfl.folder import clear_run, held, holds_run, transcript_of
 from vfl.folder.events import write_events
 from vfl.folder.journal import Journal, StartingJournal
 from vfl.folder.record import Record, write_model, write_summary
@@ -115,7 +115,7 @@ class _Run:
     """Whether the results that are in the folder are this run's."""
 
     def __post_init__(self) -> None:
-        if needs_process(self.config):
+        if self.config.attacks_at(None):
             self.attack = RemoteAttack(self.config, self.options.out, self.options.attack)
             if self.options.attack is None:
                 warm_up()
@@ -168,9 +168,8 @@ class _Run:
     def conclude(self) -> None:
         """Let the attack recover, and write the results."""
         assert self.setting is not None
-        attack = self.attack or start_attack(self.config.attack, self.setting)
         conclude(
-            attack.recover,
+            _played_elsewhere(self.config) if self.attack is None else self.attack.recover,
             self.record,
             config=self.config,
             setting=self.setting,
@@ -197,6 +196,12 @@ class _Run:
         if self.attack is not None:
             self.attack.close()
         self.journal.close()
+
+
+def _played_elsewhere(config: RunConfig) -> Callable[[Progress], Recovery]:
+    """Return what the coordinator has of an attack that another party plays: that there is one."""
+    recovery = Recovery(used=(), elsewhere=config.attack.name != "none")
+    return lambda _progress: recovery
 
 
 async def _federate(
@@ -269,8 +274,8 @@ async def _conduct(run: _Run, session: Session, resumed: Resumed | None, on_join
     await session.failure.for_thread(run.start_attack, resumed)
     if not run.folder_is_ours:  # only now: workers may not have come, and the attack may have been refused
         run.take_folder(None)
-    if run.config.records:
-        run.recorder = TranscriptWriter(run.options.out / "transcript", run.config, setting)
+    if run.config.records and run.config.curious_seat(None) is not None:
+        run.recorder = TranscriptWriter(transcript_of(run.options.out, run.config, None), run.config, setting)
         run.checkpoints.before = run.recorder.sync
     trainer = Trainer(run.config, setting, session, run.checkpoints, journal=run.journal)
     await trainer.train(run.observe)

@@ -33,7 +33,7 @@ from vfl.packages import import_ours, python_path
 
 if TYPE_CHECKING:
     from vfl.config import RunConfig
-    from vfl.observation import ModelTensors, Observation, Setting
+    from vfl.observation import ModelTensors, Setting
     from vfl.recovery import Recovery
 
 SHOWN = 12
@@ -66,12 +66,12 @@ def simulate(
     config: "str | Path | Mapping[str, Any] | RunConfig",
     set: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
-    on_round: "Callable[[Observation], None] | None" = None,
+    on_round: "Callable[[Any], None] | None" = None,
 ) -> "Simulation":
     """Run a federation and its attack in this process, without sockets, to the numbers of `cafe run`.
 
-    `on_round` is called with what the coordinator sees of each round. The run's folder is removed, unless `out` names
-    one to keep.
+    `on_round` is called with what the adversary (the coordinator by default) sees of each round. The run's folder is
+    removed, unless `out` names one to keep.
     """
     import_ours()
     from vfl.config import RunConfig, load_config
@@ -89,18 +89,22 @@ def simulate(
 
 
 def attack(
-    transcript: str | Path,
+    transcript: str | Path | Sequence[str | Path],
     name: str | None = None,
     set: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     *,
     quiet: bool = False,
 ) -> "Run":
-    """Run an attack on a recorded transcript, as `cafe attack` does; the recorded run's own by default."""
-    beside = Path(transcript).resolve().parent / f"attack-{(name or 'again').replace(':', '.')}"
+    """Run an attack on a recorded transcript, as `cafe attack` does; the recorded run's own by default.
+
+    Several transcripts of one run are those of a coalition.
+    """
+    each = [str(transcript)] if isinstance(transcript, str | Path) else [str(one) for one in transcript]
+    beside = Path(each[0]).resolve().parent / f"attack-{(name or 'again').replace(':', '.')}"
     folder = beside if out is None else Path(out)
     chosen = [] if name is None else ["--attack", name]
-    _cafe(["attack", str(transcript), *chosen, *_changes(set), "--out", str(folder)], quiet)
+    _cafe(["attack", *each, *chosen, *_changes(set), "--out", str(folder)], quiet)
     return load(folder)
 
 
@@ -162,7 +166,7 @@ class Run:
 
     @property
     def verdict(self) -> str:
-        """Return in one sentence what the coordinator learned."""
+        """Return in one sentence what the adversary learned."""
         return verdict(self.result).sentence
 
     @property

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 MOST_SPANS = 4
+SEEN = ("gradients", "outputs", "answers")
+"""What crosses the wire in a round, of which each seat sees some: uploads, outputs, the gradients of outputs."""
 CERTIFIED = 1e-3
 """A sample whose certificates are below this at every worker is certified."""
 
@@ -16,7 +18,7 @@ class Ledger:
     """What a recovery rests on: of the rounds that the attack was shown, those it used, and what of them."""
 
     rounds: tuple[int, ...]
-    """The rounds whose gradients were used."""
+    """The rounds that were used."""
     versions: int
     """How many different parameters were in force in these rounds."""
     shown: int
@@ -26,6 +28,8 @@ class Ledger:
     labels: bool
     learning_rate: bool
     other: tuple[str, ...]
+    seen: tuple[str, ...] = ("gradients",)
+    """What of `SEEN` was used."""
 
     @property
     def sentence(self) -> str:
@@ -33,7 +37,7 @@ class Ledger:
         which = spans(self.rounds)
         moved = "the same in all of them" if self.versions == 1 else f"{self.versions} versions"
         parts = [
-            f"gradients of {len(self.rounds)} of {self.shown} rounds ({which})",
+            f"{' and '.join(self.seen) or 'nothing'} of {len(self.rounds)} of {self.shown} rounds ({which})",
             f"their parameters ({moved})" if self.parameters else "no parameters",
             "their batch indices" if self.indices else "no indices",
             "the labels" if self.labels else "no labels",
@@ -67,18 +71,24 @@ class Recovery:
     """For each worker the name of the layer whose inputs the representations are."""
     labels: Tensor | None = None
     """The class of each sample, -1 where unknown."""
+    labels_named: bool = True
+    """Whether the classes are known by their names; else samples of one number are of one class, whichever it is."""
+    label_scores: Tensor | None = None
+    """With two classes: how much each sample looks like one of the second, NaN where unknown."""
     cells: tuple[tuple[int, ...], ...] = ()
     """Groups of samples that no batch tells apart: within one the order is arbitrary."""
     certificates: Tensor | None = None
     """(samples, workers): how far off the gradients say that a slice may be (docs/certificates.md); NaN: not known."""
     used: tuple[str, ...] = ("indices", "parameters", "gradients")
-    """What the attack made use of: these, "labels", "learning rate", or anything else in its own words."""
+    """What the attack made use of: these, "outputs", "answers", "labels", "learning rate", or in its own words."""
     rounds: tuple[int, ...] | None = None
     """The rounds whose gradients it used; None for all that it was shown."""
     ledger: Ledger | None = None
     """The same in full; filled in by the driver, which shows the attack its rounds."""
     altered: tuple[float, ...] | None = None
     """For each worker the share of its rounds whose gradients look altered; None if the attack did not look."""
+    elsewhere: bool = False
+    """Whether the attack is another party's, which has what it found."""
     notes: tuple[str, ...] = field(default=())
     """Sentences for the report."""
 

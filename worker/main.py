@@ -13,13 +13,14 @@ from worker.exchange import WorkerServer
 from worker.keys import FixedSecret, Secret, read_key
 from worker.rendezvous import Rendezvous
 from worker.session import Finished, Session, WorkerOptions
+from worker.tap import Onlooker
 
 EVERYWHERE = ("0.0.0.0", "[::]", "::")  # recognised here, never a default  # nosec B104
 """Hosts to listen on that are no addresses to call."""
 
 
-def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finished:
-    """Take part in a run to its end."""
+def work(config: RunConfig, data: WorkerData, options: WorkerOptions, onlooker: Onlooker | None = None) -> Finished:
+    """Take part in a run to its end; a worker that the config calls curious shows its rounds to the `onlooker`."""
     host = options.listen.rpartition(":")[0]
     if config.topology.serves_peers(options.worker) and host in EVERYWHERE and options.advertise is None:
         raise UserError(f"--listen {options.listen}: say with --advertise HOST:PORT how the other workers reach it")
@@ -34,7 +35,8 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions) -> Finishe
     server = WorkerServer(config, options.worker, rendezvous, listen=options.listen, tls=options.tls)
     try:
         request = join_request(data, options, options.advertise or f"{host}:{server.port}")
-        finished = Session(config, data, plan, rendezvous=rendezvous, options=options).run(request)
+        session = Session(config, data, plan, rendezvous=rendezvous, options=options, onlooker=onlooker)
+        finished = session.run(request)
     finally:
         server.stop()
     if finished.rounds >= plan.rounds:  # else the coordinator was stopped, and may be resumed

@@ -23,6 +23,7 @@ from worker.defences import Plan
 from worker.exchange import Peer
 from worker.link import NOTICED_SECONDS, Link, LinkLostError, keep_joining
 from worker.rendezvous import ExchangeError, Rendezvous, SupersededError
+from worker.tap import Onlooker
 from worker.trainer import Trainer
 
 T = TypeVar("T")
@@ -62,7 +63,14 @@ class Session:
     """One worker's run: its connection to the coordinator, and the orders that come over it one after the other."""
 
     def __init__(
-        self, config: RunConfig, data: WorkerData, plan: Plan, *, rendezvous: Rendezvous, options: WorkerOptions
+        self,
+        config: RunConfig,
+        data: WorkerData,
+        plan: Plan,
+        *,
+        rendezvous: Rendezvous,
+        options: WorkerOptions,
+        onlooker: Onlooker | None = None,
     ) -> None:
         self._config, self._data, self._worker = config, data, plan.worker
         self._rendezvous, self._options = rendezvous, options
@@ -73,7 +81,7 @@ class Session:
         self._between_chunks = max(MESSAGE_SECONDS, 2 * config.federation.silence_timeout)
         """Longer than `silence_timeout`: a frozen coordinator is then noticed as a lost connection, and waited for."""
         self._checks = OrderChecks(config, data, plan)
-        self._trainer = Trainer(config, data, plan, rendezvous)
+        self._trainer = Trainer(config, data, plan, rendezvous, onlooker=onlooker)
         self._run_id = ""
         self._met = False
         """Whether any order was followed together with the other workers yet."""
@@ -194,6 +202,8 @@ class Session:
     def _start(self, start: Start) -> None:
         self._checks.start(start)
         self._run_id = start.run_id
+        if self._trainer.tap is not None:
+            self._trainer.tap.begin(start)
         self._trainer.hang_up()
         if self._config.topology.holds_labels(self._worker):
             self._trainer.meet_peers(start)
@@ -232,7 +242,7 @@ class Session:
         except CodecError as error:
             raise RunFailedError(f"the coordinator sent broken parameters: {error}") from None
         self._checks.parameters(tensors)
-        self._trainer.load(tensors)
+        self._trainer.load(tensors, order.version)
         self._version = order.version
 
     def _play(self, order: Round) -> None:

@@ -1,6 +1,7 @@
 """A worker's part of a round: forward, the exchange with the other workers, backward, the defence."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -12,24 +13,39 @@ from vfl.errors import RunFailedError
 from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
-from worker.defences import Chain, Plan, WithheldError
+from worker.defences import Plan, WithheldError
+from worker.defences.places import Defences
 from worker.exchange import Peer
 from worker.party import Bottom, Counted, Learned, Top, Upload
 from worker.rendezvous import Rendezvous
+from worker.tap import Onlooker, Tap
 
 
 class Trainer:
     """Computes what each round asks of this worker; the session tells it which rounds there are."""
 
-    def __init__(self, config: RunConfig, data: WorkerData, plan: Plan, rendezvous: Rendezvous) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        data: WorkerData,
+        plan: Plan,
+        rendezvous: Rendezvous,
+        *,
+        onlooker: Onlooker | None = None,
+    ) -> None:
+        """Prepare; the `onlooker` is shown the rounds if the config says that this worker is curious."""
         self._config, self._data, self._worker, self._rendezvous = config, data, plan.worker, rendezvous
         self._device = resolve_device(config.device.workers)
-        self.defence = Chain(config.defence_of(plan.worker), plan)
+        self.defence = Defences(config, plan)
         self._place = config.topology.bottom_of(plan.worker)
         model = build_bottom(config.model, data.box.shape, config.seed, self._place)
         self._bottom = Bottom(model, data.x, data.x_test, self._device)
         self._top: Top | None = None
+        self._y = data.y
+        """What is learned as the labels."""
         self._peer: Peer | None = None
+        seat = config.curious_seat(plan.worker)
+        self.tap = None if seat is None or onlooker is None else Tap(config, data, seat, onlooker)
 
     def meet_peers(self, start: Start) -> None:
         """Begin as the label holder: build the top model, and let the other workers bring their outputs."""
@@ -37,7 +53,8 @@ class Trainer:
         if self._top is None:  # after a lost worker's return there is one, with its parameters
             assert self._data.y is not None
             model = build_top(self._config.model, widths, start.classes, self._config.seed)
-            self._top = Top(model, self._data.y, self._data.y_test, self._device)
+            self._y = self.defence.answers.labels(self._data.y, start.classes)
+            self._top = Top(model, self._y, self._data.y_test, self._device)
         self._rendezvous.open(start.run_id, {m: w for m, w in enumerate(widths) if m != self._place})
 
     def meet_label_holder(self, peer: Peer) -> None:
@@ -61,11 +78,14 @@ class Trainer:
         top = self._top.parameters if self._top else {}
         return with_prefix(BOTTOM, self._bottom.parameters) | with_prefix(TOP, top)
 
-    def load(self, parameters: Tensors) -> None:
+    def load(self, parameters: Tensors, version: int) -> None:
         """Take over new parameters."""
-        self._bottom.load(without_prefix(BOTTOM, parameters))
+        bottom, top = without_prefix(BOTTOM, parameters), without_prefix(TOP, parameters)
+        self._bottom.load(bottom)
         if self._top:
-            self._top.load(without_prefix(TOP, parameters))
+            self._top.load(top)
+        if self.tap is not None:
+            self.tap.load(version, bottom, top)
 
     def train(self, number: int, indices: Tensor) -> Upload:
         """Return what this worker uploads for a round in which the coordinator named these samples."""
@@ -78,16 +98,21 @@ class Trainer:
         return self.upload(number, rows, output, learned.output_gradients[self._place], learned=learned)
 
     def forward(self, number: int, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that a round is really played on, and this worker's output for them."""
+        """Return the rows that a round is really played on, and what this worker sends as its output for them."""
         rows = self.defence.rows(number, indices)
         with seeded(self._config.seed, f"worker {self._worker}", number):  # for models that draw, as dropout does
-            return rows, self._bottom.forward(rows)
+            output = self._bottom.forward(rows)
+        return rows, self.defence.sent(output, number, rows)
 
     def learn(self, number: int, rows: Tensor, outputs: Sequence[Tensor]) -> Learned:
-        """Return what the label holder gets out of all workers' outputs."""
+        """Return what the label holder gets out of all workers' outputs, with the answers as they are sent."""
         assert self._top is not None
         with seeded(self._config.seed, f"top of worker {self._worker}", number):
-            return self._top.learn(outputs, rows, self.defence.mean_over)
+            learned = self._top.learn(outputs, rows, self.defence.mean_over)
+        if self.tap is not None:
+            self.tap.learned(number, rows, outputs, learned)
+        answers = self.defence.answered(learned.output_gradients, number, rows, labels=self._y)
+        return replace(learned, output_gradients=answers)
 
     def upload(
         self, number: int, rows: Tensor, output: Tensor, gradient: Tensor | None, *, learned: Learned | None = None
@@ -95,6 +120,8 @@ class Trainer:
         """Return what is uploaded, given the loss's gradient of this worker's output; the label holder has more."""
         if gradient is None or gradient.shape != output.shape:
             raise RunFailedError(f"the label holder's answer for round {number} does not fit this worker's output")
+        if self.tap is not None and learned is None:
+            self.tap.swapped(number, rows, output, gradient)
         loss, top_gradients = (learned.loss, learned.top_gradients) if learned else (None, {})
         gradients = with_prefix(BOTTOM, self._bottom.backward(gradient)) | with_prefix(TOP, top_gradients)
         try:
@@ -106,7 +133,7 @@ class Trainer:
 
     def evaluate(self, number: int, indices: Tensor) -> Counted | None:
         """Return what the label holder counts on these test samples; None at the other workers."""
-        output = self.test(indices)
+        output = self.test(indices, number)
         if self._top is None:
             assert self._peer is not None
             self._peer.swap(number, indices, output)
@@ -115,9 +142,9 @@ class Trainer:
         self._rendezvous.answer(number, dict.fromkeys(self._rendezvous.widths))
         return counted
 
-    def test(self, indices: Tensor) -> Tensor:
-        """Return this worker's output for test samples."""
-        return self._bottom.evaluate(indices)
+    def test(self, indices: Tensor, number: int) -> Tensor:
+        """Return what this worker sends as its output for test samples."""
+        return self.defence.sent(self._bottom.evaluate(indices), number, indices)
 
     def count(self, indices: Tensor, outputs: Sequence[Tensor]) -> Counted:
         """Return what the label holder counts, given all workers' outputs for test samples."""

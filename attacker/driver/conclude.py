@@ -4,6 +4,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -12,8 +13,9 @@ from vfl.config import RunConfig
 from vfl.errors import InterruptedRunError, UserError
 from vfl.folder.events import write_events
 from vfl.folder.journal import Journal
-from vfl.folder.record import Record, write_summary
+from vfl.folder.record import Record, attack_part, write_summary
 from vfl.folder.recovered import write_recovery
+from vfl.folder.summary import Attack as AttackPart
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """What a person sends to stop a coordinator; `cafe run` passes Ctrl-C on as SIGTERM."""
@@ -31,18 +33,40 @@ def conclude(
 ) -> Recovery:
     """Let the attack recover and write down what it found; too few rounds are no error if the run was cut short."""
     began = time.monotonic()
-    journal.state("attacking")
     try:
         with stoppable(stop_signals):
-            recovery = recover(journal.step)
+            recovery = _recovered(recover, setting, out, journal)
     except UserError as error:
         if not record.withheld and not record.train.stopped_early:
             raise
         recovery = Recovery(used=(), notes=(f"The attack had too few rounds: {error}",))
-    if recovery.slices is not None or recovery.representations is not None:
-        write_recovery(out, setting, recovery)
     write_summary(out, config, setting, record, recovery=recovery, attack_seconds=time.monotonic() - began)
     write_events(out, record)
+    return recovery
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """What an attack that is not the coordinator's adds to the run's summary."""
+
+    attack: AttackPart
+    seconds: float
+
+
+def attacked(
+    recover: Callable[[Progress], Recovery], config: RunConfig, setting: Setting, out: Path, *, journal: Journal
+) -> Attacked:
+    """Let an attack recover in the folder of a run whose summary the coordinator writes."""
+    began = time.monotonic()
+    recovery = _recovered(recover, setting, out, journal)
+    return Attacked(attack_part(config, recovery), time.monotonic() - began)
+
+
+def _recovered(recover: Callable[[Progress], Recovery], setting: Setting, out: Path, journal: Journal) -> Recovery:
+    journal.state("attacking")
+    recovery = recover(journal.step)
+    if any(part is not None for part in (recovery.slices, recovery.representations, recovery.labels)):
+        write_recovery(out, setting, recovery)
     return recovery
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attacker.interface import Attack, Observation, Progress, Recovery, Resumable, Setting, silent
+from attacker.interface import Attack, Progress, Recovery, Resumable, Setting, silent
 from vfl.errors import UserError
 from vfl.folder.recovered import write_partial, write_snapshot
-from vfl.recovery import Ledger
+from vfl.observation import AnyObservation
+from vfl.recovery import SEEN, Ledger
 
 _VERSIONS, _SECONDS = "versions by round", "seconds so far"
-KNOWN = ("indices", "parameters", "gradients", "labels", "learning rate")
+KNOWN = (*SEEN, "indices", "parameters", "labels", "learning rate")
 
 
 class Follower:
@@ -26,7 +27,7 @@ class Follower:
         self._versions: dict[int, int] = {}
         """Of the parameters, by round."""
 
-    def follow(self, rounds: Iterable[Observation]) -> Iterator[int]:
+    def follow(self, rounds: Iterable[AnyObservation]) -> Iterator[int]:
         """Show the attack one round after the other; yield the number of each that it is done with.
 
         Rounds that lack what the attack would need, because a worker withheld its upload, are passed over.
@@ -77,6 +78,7 @@ def _ledger(recovery: Recovery, versions: Mapping[int, int]) -> Ledger:
         rounds=rounds,
         versions=len({versions[number] for number in rounds}),
         shown=len(versions),
+        seen=tuple(what for what in SEEN if what in recovery.used) or ("gradients",),
         indices="indices" in recovery.used,
         parameters="parameters" in recovery.used,
         labels="labels" in recovery.used,

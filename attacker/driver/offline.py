@@ -1,14 +1,14 @@
-"""An attack on what a coordinator recorded, without a federation."""
+"""An attack on what curious parties recorded, without a federation."""
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import torch
 
-from attacker.driver.conclude import conclude
+from attacker.driver.conclude import Attacked, attacked, conclude
 from attacker.driver.follow import Follower, Snapshots
 from attacker.interface import Setting
 from attacker.start import start_attack
@@ -18,26 +18,28 @@ from vfl.folder import clear_run
 from vfl.folder.journal import Journal
 from vfl.folder.record import Record
 from vfl.folder.transcript import Transcript
+from vfl.observation import AnyObservation, CoalitionObservation, united
 
 COPIES = 4
 """How often an attack holds what it recovers, at the least: as it is, its gradient, and what an optimiser keeps."""
 
 
-def attack_transcript(recorded: Transcript, config: RunConfig, folder: Path) -> None:
-    """Show the config's attack all complete rounds, let it recover, and write the folder as a run would."""
-    setting, rounds = recorded.setting, recorded.rounds
-    next(iter(recorded), None)  # files that are not what the recorded run says end it here, before memory is taken
-    if config.attack.name != "none":
-        _check_size(setting)
+def attack_transcript(
+    transcript: Transcript, config: RunConfig, folder: Path, *, others: Sequence[Transcript] = ()
+) -> None:
+    """Show the config's attack all complete rounds, let it recover, and write the folder as a run would.
+
+    With `others` of the same run it is that of a coalition, which is shown each round as all of them saw it.
+    """
+    recorded = (transcript, *others)
+    setting, rounds = _known(recorded, config), min(one.rounds for one in recorded)
     with _memory_errors_explained(setting):
         follower = Follower(start_attack(config.attack, setting), Snapshots(folder, setting, config.snapshots))
         clear_run(folder)
         journal = Journal(folder)
         journal.run(config, setting.samples, setting.rounds)
-        journal.state("attacking")
         try:
-            for number in follower.follow(recorded):
-                journal.step("observing", number, rounds)
+            _show(follower, recorded, journal)
             record = Record(rounds=rounds)
             conclude(follower.recover, record, config=config, setting=setting, out=folder, journal=journal)
         except Exception as error:
@@ -45,6 +47,43 @@ def attack_transcript(recorded: Transcript, config: RunConfig, folder: Path) -> 
             raise
         finally:
             journal.close()
+
+
+def attack_together(recorded: Sequence[Transcript], config: RunConfig, folder: Path) -> Attacked:
+    """Let the attack of a coalition recover in the folder of the run, whose summary the coordinator has written."""
+    setting, journal = _known(recorded, config), Journal(folder)
+    try:
+        with _memory_errors_explained(setting):
+            follower = Follower(start_attack(config.attack, setting), Snapshots(folder, setting, config.snapshots))
+            _show(follower, recorded, journal)
+            return attacked(follower.recover, config, setting, folder, journal=journal)
+    finally:
+        journal.close()
+
+
+def _known(recorded: Sequence[Transcript], config: RunConfig) -> Setting:
+    """Return what all that recorded the run knew together; files that are not what the run says end it here."""
+    setting = united([one.setting for one in recorded])
+    for one in recorded:
+        next(iter(one), None)
+    if config.attack.name != "none":
+        _check_size(setting)
+    return setting
+
+
+def _show(follower: Follower, recorded: Sequence[Transcript], journal: Journal) -> None:
+    journal.state("attacking")
+    rounds: Iterator[AnyObservation] = iter(recorded[0]) if len(recorded) == 1 else _together(recorded)
+    for number in follower.follow(rounds):
+        journal.step("observing", number, min(one.rounds for one in recorded))
+
+
+def _together(recorded: Sequence[Transcript]) -> Iterator[AnyObservation]:
+    for parts in zip(*recorded, strict=False):  # a run that was cut off may have one round more at one party
+        if len({(part.round, part.version) for part in parts}) > 1:
+            numbers = " and ".join(str(part.round) for part in parts)
+            raise UserError(f"the transcripts are not of the same run: they have rounds {numbers} side by side")
+        yield CoalitionObservation(parts)
 
 
 def _check_size(setting: Setting) -> None:

@@ -1,9 +1,9 @@
-"""The attack's own process: it follows the coordinator's transcript while the workers go on, then recovers.
+"""The attack's own process: it follows a curious party's transcript while the workers go on, then recovers.
 
-Over a pipe the coordinator sends `Begin`, the number of each round that it has written, and None after the last. The
-attack answers with `Ready`, then with how many rounds it has seen, its steps as (name, done, total), and its pickled
-Recovery, or the error that ends it. It ends when the pipe does: whatever happened to the coordinator, no
-process and no file is left.
+Over a pipe the party (the coordinator, as the words below have it, or any other) sends `Begin`, the number of each
+round that it has written, and None after the last. The attack answers with `Ready`, then with how many rounds it has
+seen, its steps as (name, done, total), and its pickled Recovery, or the error that ends it. It ends when the pipe does:
+whatever happened to the coordinator, no process and no file is left.
 """
 
 import contextlib
@@ -27,13 +27,14 @@ import torch
 from attacker.driver.follow import Follower, LiveProgress, Snapshots
 from attacker.driver.pace import Pace, out_of_the_way
 from attacker.driver.state import Kept, States, thin
-from attacker.interface import Observation, Recovery, Setting, attacks
+from attacker.interface import Recovery, Setting, attacks
 from attacker.start import start_attack
 from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, from_words, in_words
 from vfl.folder.transcript.files import RoundReader
 from vfl.folder.transcript.spool import Places
 from vfl.limits import RESERVE_BYTES, WAITING_BYTES
+from vfl.observation import PartyObservation
 from vfl.registry import PluginSection
 
 
@@ -163,7 +164,7 @@ class LiveAttack:
             rest(time.thread_time() - began)
             began = time.thread_time()
 
-    def _rounds(self, enough: Callable[[], bool]) -> Iterator[Observation]:
+    def _rounds(self, enough: Callable[[], bool]) -> Iterator[PartyObservation]:
         while not enough():
             number = self._line.messages.get()
             if number is not None:

@@ -1,4 +1,4 @@
-"""The attack's process as the coordinator has it: to be shown rounds, and to recover."""
+"""The attack's process as the coordinator, or another curious party, has it: to be shown rounds, and to recover."""
 
 import contextlib
 import os
@@ -11,20 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from attacker.driver.process import Begin, Ready, main
-from attacker.interface import Observation, Progress, Recovery, Setting
+from attacker.interface import Progress, Recovery, Setting
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.folder.recovered import PARTIAL
 from vfl.folder.summary import Queue
+from vfl.folder.transcript.files import files_of
 from vfl.folder.transcript.spool import SLOTS, Places, Spool
 from vfl.forkserver import context, end_process, warm_up
+from vfl.observation import PartyObservation
 
 GRACE_SECONDS = 5.0
-
-
-def needs_process(config: RunConfig) -> bool:
-    """Tell whether a run has an attack that looks at the rounds."""
-    return config.attack.name != "none"
 
 
 class AttackProcess:
@@ -82,11 +79,11 @@ class RemoteAttack:
         self._waiting.extend([0] * self._unread)
         self._bounded = self._spool is not None or (ready.resumable and not asked_for)
 
-    def observe(self, observation: Observation) -> None:
+    def observe(self, observation: PartyObservation) -> None:
         """Show the attack a round, which it looks at later, unless too much waits for it already."""
         assert self._pipe is not None
-        size = sum(part.nbytes for part in observation.uploads or (observation.gradients,))
-        size += observation.parameters.nbytes if observation.version != self._version else 0
+        files = files_of(observation, new_parameters=observation.version != self._version)
+        size = sum(tensor.nbytes for file in files for tensor in file.tensors.values())
         self._version = observation.version
         while self._pipe.poll() or (self._unread and not self._has_room(size)):
             self._hear()

@@ -15,16 +15,25 @@ from torch.nn.functional import interpolate
 
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks, silent
 from attacker.start import start_attack
-from tests.support import flat
+from tests import seats_support
+from tests.seats_support import seated, seen_from
 from vfl.errors import RunFailedError, UserError
-from vfl.local.one_process import observations
-from vfl.observation import ModelTensors, Observation, Setting
+from vfl.observation import AnyObservation, Setting
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
+from vfl.recovery import SEEN
 from vfl.referee import best_order
 from vfl.registry import PluginSection
+from vfl.seats import COORDINATOR, Seat, SeatKind
 
 SAMPLES, BATCH, CLASSES, ROUNDS = 6, 2, 3, 18
+
+SEATS: dict[SeatKind, Seat] = {
+    "coordinator": COORDINATOR,
+    "label_holder": Seat("label_holder", 0),
+    "worker": Seat("worker", 2),
+}
+"""Who plays an attack of each kind."""
 
 MODEL = PluginSection(name="mlp", hidden=[24])
 """Its first layer sees 4x4 pixels at each of the four workers."""
@@ -38,6 +47,7 @@ class Case:
     model: PluginSection = MODEL
     exact: bool = False
     """Whether it must recover every sample to 1e-3; what others achieve is their own tests' business."""
+    classes: int = CLASSES
     leaves_off: bool = False
     """Whether a first recover() moves where the next one goes on from; the others must come to the same again."""
 
@@ -48,6 +58,8 @@ CASES: dict[str, Case] = {
     "averaging": Case(exact=True),
     "theory": Case({"disaggregate": True}, exact=True),
     "rgap": Case({"disaggregate": True}, PluginSection(name="strided_cnn", channels=(4, 6, 8)), exact=True),
+    "label_norm": Case(classes=2),
+    "label_direction": Case(classes=2),
     "bn": Case(model=PluginSection(name="cafe_cnn", batch_norm=True, fc1=8, fc2=6, output=4)),
 }
 FEW = {"iterations": 2, "restarts": 2}
@@ -77,20 +89,23 @@ def case_of(name: str) -> Case:
 
 def setting_of(name: str, **changes: Any) -> Setting:
     boxes = tuple(partition((1, 8, 8), 4))
-    base = Setting(case_of(name).model, boxes, CLASSES, SAMPLES, BATCH, "epochs", ROUNDS, True, 11, "cpu")
-    return replace(base, **changes)
+    case = case_of(name)
+    base = Setting(case.model, boxes, case.classes, SAMPLES, BATCH, "epochs", ROUNDS, True, 11, "cpu")
+    setting = replace(base, **changes)
+    seats = tuple(SEATS[kind] for kind in sorted(attacks.find(name).seats[0]))
+    return seated(setting, seats, *pictures(setting.samples, setting.classes))
 
 
 def start(name: str, setting: Setting) -> Attack:
     return attacks.build(PluginSection(name=name, **case_of(name).options)).start(setting)
 
 
-def rounds_of(setting: Setting) -> list[Observation]:
+def rounds_of(setting: Setting) -> list[AnyObservation]:
     x, y = pictures(setting.samples, setting.classes)
-    return list(observations(setting, x, y, TrainingConfig()))
+    return list(seen_from(setting, x, y, TrainingConfig()))
 
 
-def attacked(name: str, setting: Setting, seen: list[Observation]) -> Recovery:
+def attacked(name: str, setting: Setting, seen: list[AnyObservation]) -> Recovery:
     attack = start(name, setting)
     for observation in seen:
         attack.observe(observation)
@@ -126,7 +141,7 @@ def assert_sensible(setting: Setting, recovery: Recovery) -> None:
         assert recovery.labels.min() >= -1
         assert recovery.labels.max() < setting.classes
     pixels = {"pixels between 0 and 1", "pixels between 0 and 1 on 256 levels"}
-    assert set(recovery.used) <= {"indices", "parameters", "gradients"} | pixels
+    assert set(recovery.used) <= {"indices", "parameters", "labels"} | {"own slice"} | set(SEEN) | pixels
     members = [n for cell in recovery.cells for n in cell]
     assert len(set(members)) == len(members)
     assert all(0 <= n < setting.samples for n in members)
@@ -147,20 +162,15 @@ def assert_known_answer(name: str, setting: Setting, recovery: Recovery) -> None
         assert torch.equal(recovery.labels[order], y)
 
 
-def copy_of(tensors: ModelTensors) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in flat(tensors).items()}
-
-
 @each_attack
 def test_it_recovers_what_it_claims_and_leaves_what_it_was_shown_alone(name):
     setting = setting_of(name)
     seen = rounds_of(setting)
-    before = [(copy_of(o.gradients), copy_of(o.parameters), o.indices.clone()) for o in seen]
+    before = [{where: tensor.clone() for where, tensor in seats_support.tensors_of(one).items()} for one in seen]
     assert_known_answer(name, setting, attacked(name, setting, seen))
-    for observation, (gradients, parameters, indices) in zip(seen, before, strict=True):
-        assert torch.equal(observation.indices, indices)
-        for now, then in ((flat(observation.gradients), gradients), (flat(observation.parameters), parameters)):
-            assert all(torch.equal(now[key], then[key]) for key in then)
+    for observation, then in zip(seen, before, strict=True):
+        now = seats_support.tensors_of(observation)
+        assert all(torch.equal(now[where], then[where]) for where in then)
 
 
 @pytest.mark.parametrize("name", [name for name in built_in() if "disaggregate" in attacks.find(name).model_fields])
@@ -232,11 +242,6 @@ def assert_sentence(error: UserError) -> None:
     assert "\n" not in str(error)
 
 
-def zeros(tensors: ModelTensors) -> ModelTensors:
-    none = [{key: torch.zeros_like(tensor) for key, tensor in part.items()} for part in (*tensors.bottoms, tensors.top)]
-    return ModelTensors(tuple(none[:-1]), none[-1])
-
-
 @each_attack
 @pytest.mark.parametrize("what", ["zero gradients", "one sample", "one class", "no round"])
 def test_degenerate_input_gives_something_sensible_or_a_sentence(name, what):
@@ -247,7 +252,9 @@ def test_degenerate_input_gives_something_sensible_or_a_sentence(name, what):
     setting = setting_of(name, **changes.get(what, {}))
     seen = [] if what == "no round" else rounds_of(setting)
     if what == "zero gradients":
-        seen = [replace(observation, gradients=zeros(observation.gradients)) for observation in seen]
+        for where, tensor in (pair for one in seen for pair in seats_support.tensors_of(one).items()):
+            if any(what in where for what in ("gradients", "answer", "output")):
+                tensor.zero_()
     try:
         assert_sensible(setting, attacked(name, setting, seen))
     except UserError as error:

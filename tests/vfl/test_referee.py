@@ -5,10 +5,13 @@ import pytest
 import torch
 
 from vfl.config import parse_config
-from vfl.datasets.slices import load_data
+from vfl.datasets.slices import boxes_of, load_data
 from vfl.files.archive import save_arrays
 from vfl.folder.record import Record, write_summary
+from vfl.folder.recovered import write_recovery
+from vfl.folder.verdict import leaks
 from vfl.maths.metrics import exact_rows, psnr, r2, ssim
+from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.recovery import Recovery
 from vfl.referee import best_order, score_images, score_run, score_table
@@ -204,6 +207,30 @@ def test_rows_that_were_not_recovered_are_not_taken_for_other_units(tmp_path, sc
     attack = scored(tmp_path, TABLE, lambda data: scale * torch.randn_like(data.x))[1]
     assert not attack.notes
     assert attack.share_exact == 0
+
+
+@pytest.mark.parametrize("name", ["digits", "breast_cancer"])
+def test_what_the_adversary_holds_itself_is_no_leak(name, tmp_path):
+    """The label holder's own slice is right, the others' are as wrong as a guess."""
+    federation = {"workers": 2, "batch_size": 8, "rounds": 1}
+    tree = {"data": {"name": name}, "federation": federation, "adversary": ["coordinator", "label_holder"]}
+    config = parse_config(tree, "the test")
+    data = load_data(config)
+    x = data.x.mean(0, keepdim=True).expand_as(data.x).clone()
+    boxes_of(data, config)[0].paste(x, boxes_of(data, config)[0].cut(data.x))
+    setting = Setting.of(config, boxes_of(data, config), data.classes, len(data.x))
+    slices = tuple(box.cut(x) for box in setting.boxes)
+    write_summary(tmp_path, config, setting, Record(rounds=1), recovery=Recovery(slices=slices))
+    write_recovery(tmp_path, setting, Recovery(slices=slices))
+    attack = score_run(tmp_path, config, data).attack
+    assert [party.worker for party in attack.parties] == [1]
+    assert not leaks(attack)
+    if name == "digits":
+        assert attack.psnr_mean == pytest.approx(attack.psnr_baseline)
+    else:
+        assert attack.share_exact == 0
+        assert attack.r2 == pytest.approx(0.0, abs=1e-6)
+        assert {column.worker for column in attack.columns} == {1}
 
 
 def test_mse_is_beside_psnr_and_slices_are_also_scored_on_their_own(tmp_path):

@@ -56,3 +56,18 @@ def test_every_number_is_where_it_says_it_is():
     found = {number.key: value_at(summary, number.place) for number in numbers}
     assert found["seconds.round"] == pytest.approx(2 / 3)
     assert found["bytes.up"] == found["bytes.round"] - 1 == 1
+
+
+@pytest.mark.parametrize(
+    ("attack", "known"),
+    [
+        ({"labels": {"right": 0.9, "guess": 0.6, "gain": 0.3}}, 0.75),
+        ({"labels": {"right": 0.5, "guess": 0.6, "gain": -0.1}}, 0.0),
+        ({"columns": [{"name": "age", "exact": {"guess": 0.5, "gain": 0.5}}, {"name": "job"}]}, 0.5),
+        ({"share_30db": 0.4, "psnr_mean": 20.0, "psnr_baseline": 10.0}, 0.4),
+        ({}, None),
+    ],
+)
+def test_what_is_known_is_a_share_of_what_a_guess_leaves_open(attack, known):
+    summary = Summary.model_validate(OLDEST | {"attack": OLDEST["attack"] | attack})
+    assert summary.attack.known == (None if known is None else pytest.approx(known))

@@ -31,6 +31,7 @@ from vfl.local.launch import run_federation
 from vfl.local.stop import as_ctrl_c
 from vfl.net.certs import make_certificates
 from vfl.net.tls import COORDINATOR, Role, worker_role
+from vfl.observation import Observation
 
 SEED = 8
 WORKERS, LABEL_HOLDER = 3, 1
@@ -232,6 +233,7 @@ def same_updates(expected: Path, found: Path) -> int:
 
     def updates(out: Path) -> Iterator[list[dict[str, torch.Tensor]]]:
         for seen in Transcript(out / "transcript"):
+            assert isinstance(seen, Observation)
             bottoms = [dict(bottom) for bottom in seen.gradients.bottoms]
             bottoms[LABEL_HOLDER] |= {f"top {name}": tensor for name, tensor in seen.gradients.top.items()}
             yield bottoms

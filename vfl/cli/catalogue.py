@@ -60,7 +60,7 @@ def applicable(config: RunConfig) -> Iterator[str]:
     from vfl.datasets.slices import data_facts
     from vfl.plan.workload import setting_of
 
-    found = refusals(setting_of(config, data_facts(config)), config.attack)
+    found = refusals(setting_of(config, data_facts(config)).seen_by(config), config.attack)
     for name, refusal in found.items():
         why = refusal.reason if isinstance(refusal, RefusalError) else refusal
         yield f"{name:<{WIDTH}} " + (f"cannot run: {why}" if why else "can run")

@@ -16,6 +16,8 @@ from vfl.errors import UserError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+    from vfl.local.curious import CuriousParty
+
 Referee = Annotated[
     bool, typer.Option("--referee", help="Simulation: load the data set afterwards and score the attack.")
 ]
@@ -47,6 +49,10 @@ Threads = Annotated[int | None, typer.Option(min=1, help="Threads for computing;
 KeyFile = Annotated[
     Path | None,
     typer.Option(help="A file with this worker's secret, which its defences draw from; it draws its own without."),
+]
+AdversaryOut = Annotated[
+    Path | None,
+    typer.Option(help="The folder for what a curious worker's attack finds (adversary); below runs/ by default."),
 ]
 StateFolder = Annotated[
     Path | None,
@@ -205,10 +211,15 @@ def work(
     state: StateFolder = None,
     tls: shared.Tls = None,
     insecure: shared.Insecure = False,
+    out: AdversaryOut = None,
+    referee: Referee = False,
 ) -> None:
     """Start one worker; it waits for its coordinator and takes part in one run."""
     config = load_config(file, changes)
     shared.check_worker(worker, config)
+    seat = config.curious_seat(worker)
+    if seat is None and (out is not None or referee):
+        raise UserError(f"--out and --referee are for the attack of a curious worker, and worker {worker} is none")
     shared.check_addresses({"--coordinator": coordinator, "--listen": listen, "--advertise": advertise})
     from vfl.net.tls import identity_for, worker_role
 
@@ -216,6 +227,7 @@ def work(
     from vfl.files import state_folder
     from vfl.folder.summary import Defence
     from vfl.folder.words import defence_lines
+    from vfl.local.curious import curious_party
     from worker.alignment import hold
     from worker.main import work as take_part
     from worker.session import WorkerOptions
@@ -233,10 +245,29 @@ def work(
         insecure=insecure,
         rejoin_timeout=patience,
     )
-    finished = take_part(config, hold(config, data, options, key_file=align_key, psi=psi), options)
-    print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
-    for line in defence_lines([Defence.model_validate(finished.defence)]):
-        print(line, file=sys.stderr)
+    folder = None if seat is None else shared.results_folder(out or Path("runs") / f"{file.stem}-{seat.slug}", file)
+    with curious_party(config, worker, folder, alone=True) as onlooker:
+        finished = take_part(config, hold(config, data, options, key_file=align_key, psi=psi), options, onlooker)
+        print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
+        for line in defence_lines([Defence.model_validate(finished.defence)]):
+            print(line, file=sys.stderr)
+        if onlooker is not None:
+            _conclude_alone(onlooker, finished.rounds, referee)
+
+
+def _conclude_alone(onlooker: "CuriousParty", rounds: int, referee: bool) -> None:
+    """Let a curious worker's attack recover in that worker's own folder, and show what it found."""
+    kept = onlooker.transcript
+    if not onlooker.attacks:
+        together = "; `cafe attack` puts it together with those of the others" if len(onlooker.config.seats) > 1 else ""
+        print(f"what it saw is in {kept}{together}" if kept else "nothing of what it saw is kept", file=sys.stderr)
+        return
+    from vfl.datasets.slices import load_data
+
+    with reported(onlooker.out):
+        onlooker.conclude(rounds)
+        finish(onlooker.out, onlooker.config, load_data(onlooker.config) if referee else None)
+    show(onlooker.out, quiet=False, as_json=False)
 
 
 def _page(ui: bool, listen: str, folder: Path) -> "contextlib.AbstractContextManager[Connection | None]":

@@ -13,13 +13,17 @@ from vfl.cli.ending import finish, reported, show
 from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, check_addresses, no_link, results_folder
 from vfl.config import RunConfig, apply_change, parse_config
 from vfl.errors import UserError
+from vfl.seats import adversary_of, in_words
 
 if TYPE_CHECKING:
     from vfl.datasets import Data
 
 
 def attack(
-    transcript: Annotated[Path, typer.Argument(metavar="TRANSCRIPT", help="The transcript/ folder of a run.")],
+    transcripts: Annotated[
+        list[Path],
+        typer.Argument(metavar="TRANSCRIPT...", help="The transcript/ folder of a run; several: of a coalition."),
+    ],
     name: Annotated[str | None, typer.Option("--attack", help="The attack; the recorded run's by default.")] = None,
     changes: Changes = None,
     out: Annotated[
@@ -30,30 +34,35 @@ def attack(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run an attack offline, on what a coordinator recorded."""
+    """Run an attack offline, on what a curious party, or several of one run, recorded."""
     from attacker.driver.offline import attack_transcript
     from vfl.cli.progress import RunProgress
     from vfl.folder import held
     from vfl.folder.recorded_config import refuse_addresses, refuse_imports, without_download
     from vfl.folder.transcript import Transcript
 
-    recorded = Transcript(transcript)
-    tree = recorded.config.model_dump(mode="json")
+    each, transcript = [Transcript(folder) for folder in transcripts], transcripts[0]
+    recorded, seats = each[0], [seat for one in each for seat in one.setting.seats]
+    if any(one.config.model_dump() != recorded.config.model_dump() for one in each):
+        raise UserError(f"{transcript} and the others are of different runs: their configs differ")
+    tree = recorded.config.model_dump(mode="json") | {"adversary": adversary_of(seats)}
     tree["data"] = without_download(tree["data"])
     if name is not None:
         tree["attack"] = {"name": name}
     for change in changes or []:
         apply_change(tree, change)
     config = parse_config(tree, "the recorded config")
+    if [*config.seats] != seats:
+        raise UserError(f"--set adversary: {transcript} holds what {in_words(seats)} saw; name other transcripts")
     sections = {"model": recorded.config.model.model_dump(mode="json"), "data": tree["data"], "attack": tree["attack"]}
     said = [name or "", *(change.partition("=")[2] for change in changes or [])]
     refuse_imports(sections, said, transcript)
     refuse_addresses(sections, said, transcript)
-    if out is not None and (out / "transcript").resolve() == transcript.resolve():
+    if out is not None and (out / "transcript").resolve() in {folder.resolve() for folder in transcripts}:
         raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
     folder = results_folder(out or _beside(transcript, config.attack.name), transcript)
     with held(folder), reported(folder), RunProgress(folder, 0, quiet) as watch:
-        attack_transcript(recorded, config, folder)
+        attack_transcript(recorded, config, folder, others=each[1:])
         finish(folder, config, _truth(config, watch.say) if score else None)
     show(folder, quiet, as_json)
 

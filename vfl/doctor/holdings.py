@@ -123,7 +123,7 @@ def check_attack(sheet: Sheet, config: RunConfig, members: Sequence[Member]) -> 
             return
     if config.attack.name != "none":
         with sheet.trying("attack"):
-            start_attack(config.attack, setting)
+            start_attack(config.attack, setting.seen_by(config))
             sheet.ok("attack", f"{config.attack.name} can run on these {setting.samples} samples")
 
 

@@ -19,7 +19,7 @@ from vfl.folder.versions import versions
 from vfl.models import models
 from vfl.net.tls import Identity, identity_for, is_loopback, worker_role
 from vfl.plan.machine import this_machine
-from worker.defences import Chain
+from worker.defences.places import Defences
 from worker.main import EVERYWHERE, defence_plan, join_request
 from worker.session import WorkerOptions
 
@@ -70,7 +70,7 @@ def _examine_worker(here: Sheet, setup: Setup, worker: int, identity: Identity |
         check_bottom(here, setup.config, worker, data)
         with here.trying("defence"):
             plan = defence_plan(setup.config, worker, len(data.x), most=data.most)
-            Chain(setup.config.defence_of(worker), plan)
+            Defences(setup.config, plan)
     if setup.tls is not None and identity is None:
         here.later("coordinator", "is looked at once this worker's own certificate is in order")
         return [here]

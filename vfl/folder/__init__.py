@@ -4,11 +4,15 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vfl.errors import UserError
 from vfl.files import remove
 from vfl.files.lock import FolderLock
 from vfl.limits import plain
+
+if TYPE_CHECKING:
+    from vfl.config import RunConfig
 
 _FILES = ("summary.json", "recovered.npz", "model.pt", "report.html", "rows.json", "rows.csv")
 _FOLDERS: dict[str, tuple[str, ...]] = {"snapshots": ("*.npz",), "waiting": ("*.safetensors",)}
@@ -21,6 +25,12 @@ _KEPT_FOLDERS = {
 """What a run leaves in its folder, and what of it a run that is resumed goes on with."""
 
 
+def transcript_of(out: Path, config: "RunConfig", party: int | None) -> Path:
+    """Return where a curious party writes down what it saw: apart from the others', if there are several."""
+    seat = config.curious_seat(party)
+    return out / "transcript" if seat is None or len(config.seats) == 1 else out / seat.slug / "transcript"
+
+
 def holds_run(out: Path) -> bool:
     """Tell whether an earlier run left anything in a folder that `clear_run` would remove."""
     names = (
@@ -28,7 +38,7 @@ def holds_run(out: Path) -> bool:
         *(name for name in _KEPT_FILES if (out / name).exists() and (out / name).stat().st_size),
         "events",
     )
-    folders = (_FOLDERS | _KEPT_FOLDERS).items()
+    folders = (_FOLDERS | _KEPT_FOLDERS | _of_a_coalition(out)).items()
     return (
         any(os.path.lexists(out / name) for name in names)
         or any(out.glob("*.png"))
@@ -46,13 +56,20 @@ def clear_run(out: Path, resumed: bool = False, seen: int = 0) -> None:
         (out / name).unlink(missing_ok=True)
     for path in out.glob("*.png"):
         path.unlink()
-    for name, patterns in (_FOLDERS | ({} if resumed else _KEPT_FOLDERS)).items():
+    folders = _FOLDERS | ({} if resumed else _KEPT_FOLDERS | _of_a_coalition(out))
+    for name, patterns in folders.items():
         if (out / name).is_symlink():  # what a link in it leads to is not this run's
             (out / name).unlink()
         for path in (path for pattern in patterns for path in (out / name).glob(pattern)):
             if not (name == "snapshots" and path.stem.isdecimal() and int(path.stem) <= seen):
                 path.unlink()
     remove(out / "events")
+
+
+def _of_a_coalition(out: Path) -> dict[str, tuple[str, ...]]:
+    """Return the transcripts of several curious parties."""
+    seats = [path for name in ("coordinator", "label_holder", "worker-*") for path in out.glob(name)]
+    return {f"{seat.name}/transcript": _KEPT_FOLDERS["transcript"] for seat in seats if not seat.is_symlink()}
 
 
 @contextlib.contextmanager

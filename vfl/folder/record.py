@@ -128,7 +128,7 @@ def write_summary(
         coordinator_memory=summary.Memory(last=memory, growth=record.memory_growth),
         bytes=record.bytes,
         train=_train(record),
-        attack=_attack(config.attack.name, recovery or Recovery(used=()), record.queue),
+        attack=attack_part(config, recovery or Recovery(used=()), record.queue),
     )
     summary.save_summary(out, written)
 
@@ -148,16 +148,19 @@ def _train(record: Record) -> summary.Train:
     return record.train.model_copy(update=ends | after)
 
 
-def _attack(name: str, recovery: Recovery, queue: summary.Queue) -> summary.Attack:
+def attack_part(config: RunConfig, recovery: Recovery, queue: summary.Queue | None = None) -> summary.Attack:
+    """Return what a summary says of an attack; the referee adds the scores."""
     return summary.Attack(
-        name=name,
+        name=config.attack.name,
+        adversary=config.adversary,
+        **({"elsewhere": True} if recovery.elsewhere else {}),
         used=list(recovery.used),
         ledger=_ledger(recovery),
         notes=list(recovery.notes),
         cells=len(recovery.cells),
         certified=None if recovery.certified is None else int(recovery.certified.sum()),
         altered=None if recovery.altered is None else list(recovery.altered),
-        queue=queue,
+        queue=queue or summary.Queue(),
         **dict.fromkeys(_SCORES),
     )
 

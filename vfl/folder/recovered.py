@@ -47,4 +47,7 @@ def _samples(setting: Setting, recovery: Recovery) -> dict[str, np.ndarray]:
         arrays["x"] = assemble(setting.boxes, [part.float() for part in recovery.slices]).numpy()
     if recovery.labels is not None:
         arrays["labels"] = recovery.labels.numpy()
+        arrays["labels_named"] = np.array(recovery.labels_named)
+    if recovery.label_scores is not None:
+        arrays["label_scores"] = recovery.label_scores.numpy()
     return arrays

@@ -17,6 +17,7 @@ from vfl.folder.recorded_config import RecordedConfig
 from vfl.folder.schema import Count, Finite, Live, Measure, Number, Part, Point, Some, Word, as_json, checked
 from vfl.folder.scores import ColumnScore, PartyScore, Right, Step
 from vfl.limits import JSON_BYTES, SAMPLES
+from vfl.seats import Adversary
 
 _NAME = "summary.json"
 NEEDED = ("config.federation.workers", "samples", "rounds", "seconds", "bytes", "train", "attack.name", "attack.used")
@@ -117,6 +118,10 @@ class Attack(Part):
     """What the attack did, and how well; the referee adds the scores, in simulation only."""
 
     name: Word
+    adversary: Adversary = "coordinator"
+    """Who is curious, in the form of the config's key."""
+    elsewhere: bool = False
+    """Whether the attack ran at another party than the one whose folder this is, and its results are there."""
     used: Some[Word]
     ledger: LedgerWords | None = None
     notes: Some[Word] = Field(default_factory=list)
@@ -149,6 +154,10 @@ class Attack(Part):
     over_rounds: Some[Step] | None = None
     label_accuracy: Annotated[Measure, _share("share of labels right")] = None
     labels: Right | None = None
+    labels_named: bool | None = None
+    """Whether the attack knows which class is which; if not, labels are scored under the naming that fits best."""
+    label_auc: Annotated[Measure, _share("AUC of the labels' scores")] = None
+    """With two classes, from scores: 0.5 is a guess; of scores that do not say which class is which the better side."""
     columns: Some[ColumnScore] = Field(default_factory=list)
     parties: Some[PartyScore] = Field(default_factory=list)
     representation_error: Annotated[Measure, Number("relative error of representations", form=".1e")] = None
@@ -160,6 +169,15 @@ class Attack(Part):
         """Return what the attack gains over guessing, as a share of a table's values."""
         gains = [column.best.gain or 0.0 for column in self.columns]
         return sum(gains) / len(gains) if gains else None
+
+    @property
+    def known(self) -> Annotated[float | None, _share("known of what a guess leaves open")]:
+        """Return how much of what a guess leaves open is known: of a table's values, of labels, or of images."""
+        if self.columns:
+            return sum(_beyond(column.best) for column in self.columns) / len(self.columns)
+        if self.share_30db is not None:
+            return self.share_30db
+        return _beyond(self.labels) if self.labels else None
 
     @property
     def rounds_to_27db(self) -> Annotated[float | None, _rounds("rounds to 27 dB")]:
@@ -186,6 +204,11 @@ class Attack(Part):
         if self.share_30db is not None and (self.psnr_mean is None or self.psnr_baseline is None):
             raise ValueError("it has a share_30db, and no psnr_mean or psnr_baseline")
         return self
+
+
+def _beyond(found: Right) -> float:
+    open_to_a_guess = 1 - (found.guess or 0.0)
+    return max(0.0, (found.gain or 0.0) / open_to_a_guess) if open_to_a_guess > 0 else 0.0
 
 
 class Shield(Part):

@@ -1,10 +1,11 @@
 """The verdict: leaked, partly leaked, or no more than a guess; of what, and against which attack it was measured."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from vfl.folder.scores import MARGIN_DB, MARGIN_SSIM, Right, is_beyond
 from vfl.folder.summary import Attack, Summary
+from vfl.seats import Seat, WorkerSeat, in_words
 
 State = Literal["leaked", "partly", "guess", "open"]
 LABELS: dict[State, str] = {"leaked": "leaked", "partly": "partly leaked", "guess": "no more than a guess"}
@@ -25,7 +26,7 @@ class Verdict:
 
 
 def verdict(summary: Summary) -> Verdict:
-    """Say what the coordinator learned, against what a guess without gradients gives."""
+    """Say what the adversary learned, against what a guess without gradients gives."""
     attack = summary.attack
     found = _rebuilt(summary) or _labels_alone(summary) or _inner_layer(summary)
     if found is None:
@@ -37,6 +38,28 @@ def verdict(summary: Summary) -> Verdict:
         sentence += f" No batch tells {attack.ordered} of the samples apart: which is which was taken from the truth."
     basis = f"Against `{attack.name}` alone: nothing is said of other attacks."
     return Verdict("open" if state == "guess" and warning else state, label, sentence, basis)
+
+
+def adversary_words(summary: Summary) -> str:
+    """Name who was curious, to begin a sentence with."""
+    seats = summary.attack.adversary
+    named = in_words([_seat(one) for one in (seats if isinstance(seats, tuple) else (seats,))])
+    return named[:1].upper() + named[1:]
+
+
+def seen_words(summary: Summary) -> str:
+    """Say what the adversary was sent, or holds, instead of other parties' data."""
+    if isinstance(summary.attack.adversary, tuple):
+        return "what they saw"
+    return {"coordinator": "gradients", "label_holder": "outputs"}.get(str(summary.attack.adversary), "answers")
+
+
+def _seat(one: Any) -> Seat:
+    return Seat("worker", one.worker) if isinstance(one, WorkerSeat) else Seat(one)
+
+
+def _knows(summary: Summary) -> str:
+    return "know" if isinstance(summary.attack.adversary, tuple) else "knows"
 
 
 def untested(summary: Summary) -> str:
@@ -65,23 +88,27 @@ def _rebuilt(summary: Summary) -> tuple[State, str] | None:
     else:
         return None
     known = leaks(attack)
-    count, gradients = round(share * samples), f"{summary.rounds} rounds of gradients"
-    sentence = f"The coordinator rebuilt {count} of {samples} {what} from {gradients}"
+    count, rounds = round(share * samples), f"{summary.rounds} rounds of {seen_words(summary)}"
+    sentence = f"{adversary_words(summary)} rebuilt {count} of {samples} {what} from {rounds}"
     if beyond and share >= 0.5:
         return "leaked", f"{sentence}."
     if known:
-        return "partly", f"{sentence}, and knows these better than a guess: {listed(known)}."
+        return "partly", f"{sentence}, and {_knows(summary)} these better than a guess: {listed(known)}."
     if beyond:
-        return "partly", f"{sentence}{'' if count else ', and knows them better than a guess'}."
-    return "guess", f"{sentence}, and knows no more of them than a guess."
+        return "partly", f"{sentence}{'' if count else f', and {_knows(summary)} them better than a guess'}."
+    return "guess", f"{sentence}, and {_knows(summary)} no more of them than a guess."
 
 
 def _labels_alone(summary: Summary) -> tuple[State, str] | None:
     labels = summary.attack.labels
     if labels is None:
         return None
-    sentence = f"The coordinator read the labels from {summary.rounds} rounds of gradients: {labels.in_words}."
-    return _by_gain(labels), sentence
+    samples = summary.samples or 0
+    right, guess = (round((share or 0.0) * samples) for share in (labels.right, labels.guess))
+    knows = f"{adversary_words(summary)} {_knows(summary)} the labels of {right} of {samples} samples"
+    named = ", if not which class is called what" if summary.attack.labels_named is False else ""
+    rounds = f"after {summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}"
+    return _by_gain(labels), f"{knows} {rounds}{named}; the best guess has {guess}."
 
 
 def _by_gain(found: Right) -> State:
@@ -96,9 +123,10 @@ def _inner_layer(summary: Summary) -> tuple[State, str] | None:
     if error is None:
         return None
     sentence = (
-        f"The coordinator knows what enters every worker's first fully connected layer, to a relative error of "
+        f"{adversary_words(summary)} {_knows(summary)} what enters every worker's first fully connected layer, to a "
+        f"relative error of "
         f"{error:.1e} (median{'' if guess is None else f'; guessing the mean: {guess:.1e}'}), "
-        f"from {summary.rounds} rounds of gradients."
+        f"from {summary.rounds} rounds of {seen_words(summary)}."
     )
     return "leaked" if error < 0.1 else "partly" if error < 0.9 * (guess or 1.0) else "guess", sentence
 
@@ -109,6 +137,9 @@ def _nothing_shown(summary: Summary) -> Verdict:
         return Verdict("open", "not scored", "The attack's result is not scored: there is no ground truth here.")
     if attack.name == "none":
         return Verdict("open", "no attack" if summary.complete else "not finished", "No attack was run.")
+    if attack.elsewhere:
+        whose = f"{adversary_words(summary)} played `{attack.name}`"
+        return Verdict("open", "played elsewhere", f"{whose}: what came of it is in the folder of that party.")
     why = str(attack.notes[0] if attack.notes else summary.ended).rstrip(".")
     because = "" if why == "complete" else f": {why}"
     return Verdict(

@@ -6,7 +6,7 @@ from typing import Any
 from vfl.folder.measured import certified_and_wrong
 from vfl.folder.scores import Right
 from vfl.folder.summary import Attack, Defence, Summary, Tables, Train
-from vfl.folder.verdict import leaks, listed
+from vfl.folder.verdict import adversary_words, leaks, listed
 
 Line = tuple[str, str]
 
@@ -61,11 +61,17 @@ def _training(train: Train, summary: Summary) -> Iterator[Line]:
 def _course(attack: Attack, summary: Summary) -> Iterator[Line]:
     """Say what the attack used, and how it kept up."""
     if attack.used:
-        yield "attack", f"{attack.name}, {summary.seconds.attack or 0.0:.1f} s"
+        yield "attack", f"{attack.name}, by {_who(summary)}, {summary.seconds.attack or 0.0:.1f} s"
         yield "it used", used_words(attack)
     if attack.queue.spilled:
         waited = f"{attack.queue.spilled} of which waited on disk"
         yield "the attack", f"was up to {attack.queue.longest} rounds behind, {waited}; that changes no result"
+
+
+def _who(summary: Summary) -> str:
+    """Name who was curious, within a sentence."""
+    named = adversary_words(summary)
+    return named[:1].lower() + named[1:]
 
 
 def used_words(attack: Attack) -> str:
@@ -98,6 +104,8 @@ def _scores(attack: Attack) -> Iterator[Line]:
         yield "beyond a guess", listed(leaks(attack))
     if attack.label_accuracy is not None:
         yield "labels", right_words(attack.labels) if attack.labels else f"{attack.label_accuracy:.1%} right"
+    if attack.label_auc is not None:
+        yield "labels' AUC", f"{attack.label_auc:.3f}; a guess has 0.5"
 
 
 def right_words(found: Right) -> str:

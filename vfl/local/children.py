@@ -9,9 +9,10 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
+from attacker.driver.conclude import Attacked
 from attacker.driver.remote import AttackProcess
 from server.disturbances import WorkerLeftError
-from vfl.errors import CafeError, in_words
+from vfl.errors import CafeError, from_words, in_words
 from vfl.forkserver import context, end_process, end_with_parent, warm_up
 from worker.session import Finished
 
@@ -55,6 +56,8 @@ class Child:
         self.name, self.process, self.pipe = name, process, pipe
         self.outcome: Outcome | None = None
         self.finished: Finished | None = None
+        self.attacked: Attacked | None = None
+        """What the attack of a curious worker, or of a coalition, found."""
 
     def receive(self) -> Any:
         """Wait for the next value, or the outcome when the process ends without one."""
@@ -68,6 +71,8 @@ class Child:
             self.outcome = value
         elif isinstance(value, Finished):
             self.finished = value
+        elif isinstance(value, Attacked):
+            self.attacked = value
         return value
 
 
@@ -107,11 +112,25 @@ class Children:
                     return Outcome(child.outcome.code, f"{child.name}: {child.outcome.sentence}")
         return coordinator.outcome
 
+    def attacked_by(self, child: Child) -> Attacked:
+        """Wait for what the attack of another party than the coordinator finds, or fail as it failed."""
+        while child.attacked is None and child.outcome is None:
+            child.receive()
+        if child.attacked is None:
+            assert child.outcome is not None
+            ended = child.outcome.sentence or f"the {child.name} ended before its attack had recovered"
+            raise from_words(child.outcome.code or 1, ended)
+        return child.attacked
+
+    def child(self, name: str) -> Child:
+        """Return the process of this name."""
+        return next(child for child in self._all if child.name == name)
+
     def root_cause(self, outcome: Outcome) -> Outcome:
         """Put the words of the worker that is blamed beside the coordinator's."""
         if outcome.blames is None:
             return outcome
-        child = next(child for child in self._all if child.name == f"worker {outcome.blames}")
+        child = self.child(f"worker {outcome.blames}")
         if child.outcome is None and child.pipe.poll(GRACE_SECONDS):
             child.receive()
         if child.outcome is None or not child.outcome.sentence:
@@ -128,9 +147,9 @@ class Children:
 
     def interrupt(self) -> None:
         """Ask the coordinator to stop; it tells the workers and writes down what is done."""
-        for child in self._all[:1]:
-            if child.process.is_alive():
-                child.process.terminate()
+        if not self._all or not self._all[0].process.is_alive():
+            return  # all that is left is a curious worker's attack, which `end` stops
+        self._all[0].process.terminate()
         deadline = time.monotonic() + GRACE_SECONDS
         for child in self._all:
             child.process.join(max(0.0, deadline - time.monotonic()))

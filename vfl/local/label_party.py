@@ -12,7 +12,7 @@ from vfl.config import RunConfig
 from vfl.datasets.slices import LABELS, WorkerData, load_data, slice_for
 from vfl.errors import CafeError, UserError, from_words
 from vfl.local.children import GRACE_SECONDS, Child, Children
-from vfl.local.launch import known_labels, take_part, worker_threads
+from vfl.local.launch import Part, known_labels, take_part, worker_threads
 from vfl.net.tls import identity_for, worker_role
 from worker.main import EVERYWHERE
 from worker.session import WorkerOptions
@@ -95,7 +95,7 @@ class LabelParty:
             fail(from_words(outcome.code, f"the coordinator's label holder: {outcome.sentence}"))
 
     def _start(self, options: WorkerOptions) -> Child:
-        return self._children.start("label holder", take_part, self._config, self._path, options)
+        return self._children.start("label holder", take_part, self._config, Part(self._path, options))
 
     def end(self) -> None:
         """See that it is gone."""

@@ -14,24 +14,29 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from attacker.driver.remote import needs_process
+from attacker.driver.conclude import Attacked
+from attacker.driver.offline import attack_together
 from attacker.start import start_attack
 from server.main import ServeOptions, serve
 from server.parameters import Parameters
 from vfl.config import RunConfig
+from vfl.config.places import PLACES
 from vfl.datasets import Data, Facts
 from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.device import resolve_device
 from vfl.errors import InterruptedRunError, UserError, from_words
 from vfl.files import remove, state_folder
 from vfl.files.lock import FolderLock
-from vfl.folder import held
+from vfl.folder import held, transcript_of
 from vfl.folder.summary import Defence, load_summary, save_summary
+from vfl.folder.transcript import Transcript
 from vfl.local.children import JOINED, Children, Outcome
+from vfl.local.curious import curious_party
 from vfl.local.stop import as_ctrl_c, honour
 from vfl.observation import Setting
 from vfl.referee.estimates import Estimates
-from worker.defences import Chain, defences
+from worker.defences import defences
+from worker.defences.places import Defences
 from worker.keys import Secret
 from worker.main import defence_plan, work
 from worker.session import WorkerOptions
@@ -46,13 +51,14 @@ def check(config: RunConfig, data: Data) -> None:
         resolve_device(name)
     labels = known_labels(config, data)
     setting = Setting.of(config, boxes_of(data, config), data.classes, samples, shares=shares, labels=labels)
-    chains = [config.defence_of(worker) for worker in range(config.federation.workers)]
+    chains = [[config.defence_of(worker, place) for place in PLACES] for worker in range(config.federation.workers)]
     for worker, chain in enumerate(chains):
         if chains.index(chain) == worker:  # each different one once: an accountant takes its time
             held = shares[worker] if shares else samples  # in a horizontal federation its own share
-            Chain(chain, defence_plan(config, worker, held, most=setting.most_samples, common=Secret()))
+            plan = defence_plan(config, worker, held, most=setting.most_samples, common=Secret())
+            Defences(config, plan).answers.check(data.classes)
     Parameters(setting, config.training)
-    start_attack(config.attack, setting)
+    start_attack(config.attack, setting.seen_by(config))
 
 
 @dataclass(frozen=True)
@@ -128,12 +134,14 @@ def _start_and_wait(
     honour()
     threads = worker_threads(config.topology.parties)
     patience = config.federation.patience(0.0)  # a lost worker would not be started again
-    attack = children.start_attack() if needs_process(config) else None
+    alone = len(config.seats) == 1 and config.attack.name != "none"
+    attack = children.start_attack() if alone else None
+    ours = attack if config.attacks_at(None) else None
     options = ServeOptions(
         out=out,
         threads=threads,
         stop_signals=(signal.SIGTERM,),
-        attack=attack,
+        attack=ours,
         rejoin_timeout=patience,
         estimates=wanted.estimates,
         resume=wanted.resume,
@@ -143,7 +151,7 @@ def _start_and_wait(
         labels=known_labels(config, data),
     )
     coordinator = children.start("coordinator", _coordinate, config, options)
-    for theirs in filter(None, (attack, wanted.controls)):
+    for theirs in filter(None, (ours, wanted.controls)):
         theirs.close()  # they are the coordinator's now: the attack and the live page notice its end
     address = coordinator.receive()
     if isinstance(address, Outcome):
@@ -155,14 +163,42 @@ def _start_and_wait(
     for worker, path in enumerate(slices):
         own = None if state is None else state / f"worker-{worker}"
         started = WorkerOptions(worker, address, threads=threads, state=own, common=common, rejoin_timeout=patience)
-        children.start(f"worker {worker}", take_part, config, path, started)
+        own_attack = attack if config.attacks_at(worker) else None
+        children.start(f"worker {worker}", take_part, config, Part(path, started, out, own_attack, wanted.estimates))
+        if own_attack is not None:
+            own_attack.close()
     honour()
     outcome = children.wait_for(coordinator)
     if outcome.code:
         cause = children.root_cause(outcome)
         raise from_words(cause.code, cause.sentence)
+    found = None if config.attacks_at(None) else _elsewhere(children, config, out)
     reports = children.defence_reports()[: config.federation.workers]
     add_to_summary(out, defence=list(map(Defence.model_validate, reports)))
+    if found is not None:
+        add_attack(out, found)
+
+
+def _elsewhere(children: Children, config: RunConfig, out: Path) -> Attacked | None:
+    """Return what the attack of a curious worker, the label holder or a coalition found; None if there is none."""
+    if config.attack.name == "none":
+        return None
+    if len(config.seats) == 1:
+        return children.attacked_by(children.child(f"worker {config.seats[0].worker}"))
+    found = children.attacked_by(children.start("coalition", _conspire, config, out))
+    if not config.transcript:
+        for seat in config.seats:
+            remove(transcript_of(out, config, seat.worker))
+    return found
+
+
+def add_attack(out: Path, found: Attacked) -> None:
+    """Put what the attack of another party than the coordinator found into the run's summary."""
+    seconds = load_summary(out).seconds
+    total = (seconds.total or 0.0) + found.seconds
+    add_to_summary(
+        out, attack=found.attack, seconds=seconds.model_copy(update={"attack": found.seconds, "total": total})
+    )
 
 
 def _state(out: Path) -> Path:
@@ -190,6 +226,32 @@ def _coordinate(pipe: Connection, config: RunConfig, options: ServeOptions) -> N
     serve(config, options, pipe.send, on_joined=lambda: pipe.send(JOINED))
 
 
-def take_part(pipe: Connection, config: RunConfig, path: Path, options: WorkerOptions) -> None:
-    """Be one party, in a process of its own; how its rounds ended goes through the pipe."""
-    pipe.send(work(config, WorkerData.load(path), options))
+@dataclass(frozen=True)
+class Part:
+    """What the process of one party is started with."""
+
+    path: Path
+    """The file with its slice, its labels, or both."""
+    options: WorkerOptions
+    out: Path | None = None
+    """The folder for what its attack finds, if it is curious."""
+    attack: Connection | None = None
+    """To the attack's process."""
+    estimates: bool = False
+    """Whether the user wants to see the attack's unfinished estimates."""
+
+
+def take_part(pipe: Connection, config: RunConfig, part: Part) -> None:
+    """Be one party, in a process of its own; how its rounds ended, and what its attack found, go through the pipe."""
+    options = part.options
+    looks_on = curious_party(config, options.worker, part.out, pipe=part.attack, estimates=part.estimates)
+    with looks_on as onlooker:
+        pipe.send(work(config, WorkerData.load(part.path), options, onlooker))
+        if onlooker is not None and onlooker.attacks:
+            pipe.send(onlooker.attacked())
+
+
+def _conspire(pipe: Connection, config: RunConfig, out: Path) -> None:
+    """Be the attack of a coalition, in a process of its own: it reads what all members have written down."""
+    recorded = [Transcript(transcript_of(out, config, seat.worker)) for seat in config.seats]
+    pipe.send(attack_together(recorded, config, out))

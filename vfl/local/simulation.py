@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,21 @@ from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.datasets.slices import WorkerData, slice_for
 from vfl.errors import RunFailedError
-from vfl.folder import clear_run, held
+from vfl.folder import clear_run, held, transcript_of
 from vfl.folder.journal import Journal
 from vfl.folder.record import Record, write_model
 from vfl.folder.summary import Defence
 from vfl.folder.transcript import TranscriptWriter
 from vfl.local.launch import add_to_summary, check, common_secret, known_labels, worker_threads
-from vfl.observation import ModelTensors, Observation, Setting
+from vfl.observation import (
+    AnyObservation,
+    CoalitionObservation,
+    ModelTensors,
+    Observation,
+    PartyObservation,
+    Setting,
+    united,
+)
 from vfl.referee import score_run
 from worker.keys import Secret
 from worker.main import defence_plan, join_request
@@ -42,7 +50,7 @@ from worker.rendezvous import Rendezvous
 from worker.session import WorkerOptions
 from worker.trainer import Trainer as WorkerTrainer
 
-OnRound = Callable[[Observation], None]
+OnRound = Callable[[AnyObservation], None]
 
 
 @dataclass(frozen=True)
@@ -95,11 +103,12 @@ class _Rounds:
 
     def __init__(self, config: RunConfig, data: Data, out: Path, *, journal: Journal, on_round: OnRound) -> None:
         self._config, self._data, self._out, self._journal, self._on_round = config, data, out, journal, on_round
-        self._parties = _Parties(config, data)
+        self._looks = {seat.worker: _Look() for seat in config.seats}
+        """What each curious party has seen; the coordinator's number is None."""
+        self._parties = _Parties(config, data, self._looks)
         self._record = Record()
-        self._setting: Setting | None = None
         self._follower: Follower | None = None
-        self._recorder: TranscriptWriter | None = None
+        self._recorders: list[TranscriptWriter] = []
 
     async def play(self) -> None:
         """Let all parties join, and play all rounds."""
@@ -108,33 +117,49 @@ class _Rounds:
             session.membership.admit(request)
         self._record = session.record
         setting = replace(await session.gather(), labels=known_labels(self._config, self._data))
-        self._setting = setting
+        if None in self._looks:
+            self._looks[None].begin(setting)
         self._journal.run(self._config, setting.samples, setting.rounds)
-        snapshots = Snapshots(self._out, setting, self._config.snapshots)
-        self._follower = Follower(start_attack(self._config.attack, setting), snapshots)
-        if self._config.records:
-            self._recorder = TranscriptWriter(self._out / "transcript", self._config, setting)
         checkpoints = Checkpoints(self._out, self._config)
         trainer = Trainer(self._config, setting, session, checkpoints, journal=self._journal)
         await trainer.train(self._observe)
 
+    @property
+    def _setting(self) -> Setting:
+        """Return what the curious parties know together, once all have begun."""
+        known = [look.setting for look in self._looks.values()]
+        return united([one for one in known if one is not None])
+
+    def _following(self) -> Follower:
+        """Return the attack, which starts when all parties have begun."""
+        if self._follower is None:
+            config, out, setting = self._config, self._out, self._setting
+            snapshots = Snapshots(out, setting, config.snapshots)
+            self._follower = Follower(start_attack(config.attack, setting), snapshots)
+            for party, look in self._looks.items():
+                if config.records and look.setting is not None:
+                    self._recorders.append(TranscriptWriter(transcript_of(out, config, party), config, look.setting))
+        return self._follower
+
     def _observe(self, observation: Observation) -> None:
         """Show the attack a round, while no worker computes: all share torch's threads and its random numbers."""
-        assert self._follower is not None
         with self._parties.computing(threads=1):  # as in the attack's process while the workers go on
-            if self._recorder is not None:
-                self._recorder.observe(observation)
-            for _ in self._follower.follow([observation]):
+            if None in self._looks:
+                self._looks[None].observe(observation)
+            parts = tuple(look.seen.pop(observation.round) for look in self._looks.values())
+            follower = self._following()
+            for recorder, part in zip(self._recorders, parts, strict=False):
+                recorder.observe(part)
+            seen: AnyObservation = parts[0] if len(parts) == 1 else CoalitionObservation(parts)
+            for _ in follower.follow([seen]):
                 pass
-            self._on_round(observation)
+            self._on_round(seen)
 
     def conclude(self) -> Simulated:
         """Let the attack recover, and write and score what came of it."""
         out, config, setting, record = self._out, self._config, self._setting, self._record
-        assert setting is not None
         write_model(out, record.model)
-        assert self._follower is not None
-        recover, journal = self._follower.recover, self._journal
+        recover, journal = self._following().recover, self._journal
         recovery = conclude(recover, record, config=config, setting=setting, out=out, journal=journal, stop_signals=())
         tables = {"tables": self._data.tables} if self._data.tables else {}
         add_to_summary(out, defence=self._parties.defence_reports(), **tables)
@@ -142,10 +167,27 @@ class _Rounds:
         return Simulated(setting, recovery, record.model)
 
 
+@dataclass
+class _Look:
+    """What one curious party has seen, until the attack is shown it."""
+
+    setting: Setting | None = None
+    seen: dict[int, PartyObservation] = field(default_factory=dict)
+    """By round: with frozen parameters workers are ahead of the coordinator."""
+
+    def begin(self, setting: Setting) -> None:
+        """Take note of what the party knows."""
+        self.setting = setting
+
+    def observe(self, observation: PartyObservation) -> None:
+        """Take in one round."""
+        self.seen[observation.round] = observation
+
+
 class _Parties:
     """All parties with data, which compute one after the other."""
 
-    def __init__(self, config: RunConfig, data: Data) -> None:
+    def __init__(self, config: RunConfig, data: Data, looks: Mapping[int | None, _Look]) -> None:
         self._config, self._topology = config, config.topology
         self._threads = worker_threads(self._topology.parties)
         drawn = common_secret(config, None, resume=False)
@@ -153,7 +195,11 @@ class _Parties:
         self._held = [_contiguous(slice_for(data, config, party)) for party in range(self._topology.parties)]
         self._trainers = [
             WorkerTrainer(
-                config, held, defence_plan(config, party, len(held.x), most=held.most, common=common), Rendezvous()
+                config,
+                held,
+                defence_plan(config, party, len(held.x), most=held.most, common=common),
+                Rendezvous(),
+                onlooker=looks.get(party),
             )
             for party, held in enumerate(self._held)
         ]
@@ -181,6 +227,8 @@ class _Parties:
     def start(self, start: Start) -> None:
         """Let each party that holds labels build its top model."""
         for party, trainer in enumerate(self._trainers):
+            if trainer.tap is not None:
+                trainer.tap.begin(start)
             if self._topology.holds_labels(party):
                 trainer.meet_peers(start)
 
@@ -188,7 +236,7 @@ class _Parties:
         """Give all parties the parameters, if they have older ones."""
         if self._version != parameters.version:
             for party, trainer in enumerate(self._trainers):
-                trainer.load(parameters.expected_from(party))
+                trainer.load(parameters.expected_from(party), parameters.version)
             self._version = parameters.version
 
     def train(self, number: int, rows: Mapping[int, Tensor]) -> dict[int, Upload]:
@@ -205,9 +253,9 @@ class _Parties:
                 uploads[party] = Upload(party, made.gradients, made.loss, made.withheld)
         return uploads
 
-    def evaluate(self, rows: Mapping[int, Tensor]) -> dict[int, Counted]:
+    def evaluate(self, number: int, rows: Mapping[int, Tensor]) -> dict[int, Counted]:
         """Return what each party that holds labels counts on test samples."""
-        outputs = {party: self._trainers[party].test(own) for party, own in rows.items()}
+        outputs = {party: self._trainers[party].test(own, number) for party, own in rows.items()}
         counted = {}
         for group in self._groups(rows):
             holder = next(party for party in group if self._topology.holds_labels(party))
@@ -247,7 +295,7 @@ class _Session(Session):
                         self.answers.inboxes[number].put(upload)
                     return
                 assert self.answers.counts is not None
-                for party, one in self._parties.evaluate(rows).items():
+                for party, one in self._parties.evaluate(number, rows).items():
                     evaluation = Evaluation(round=number, correct=one.correct, total=one.total, loss_sum=one.loss_sum)
                     self.answers.counts.put(party, evaluation)
         except RefusedError as refused:

@@ -95,3 +95,14 @@ def _span(truth: Tensor) -> Tensor:
     """Return each column's range, 0 where it is only rounding."""
     span = truth.amax(0) - truth.amin(0)
     return torch.where(span > 1e-6 * truth.abs().amax(0), span, 0.0)
+
+
+def auc(scores: Tensor, positive: Tensor) -> float | None:
+    """Return how likely a positive sample scores above a negative one, ties counted half; None if one kind lacks."""
+    there = scores.isfinite()
+    scores, positive = scores[there].double(), positive[there]
+    few, many = scores[positive], scores[~positive].sort().values
+    if not len(few) or not len(many):
+        return None
+    below, upto = torch.searchsorted(many, few), torch.searchsorted(many, few, right=True)
+    return float((below + upto).double().sum() / (2 * len(few) * len(many)))

@@ -209,6 +209,7 @@ def needs_of(config: RunConfig, setting: Setting) -> Needs:
     section = config.attack
     if section.name == "none":
         return Needs("none", 0)
+    setting = setting.seen_by(config)
     plugin, refusal = attacks.build(section), _refusal(config, setting)
     if (
         isinstance(plugin, Exact) and refusal is None

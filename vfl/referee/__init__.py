@@ -20,8 +20,9 @@ from vfl.folder.summary import Summary, load_summary, save_summary
 from vfl.maths.metrics import REBUILT, exact_rows, mse, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
+from vfl.referee.labels import score_labels
 from vfl.referee.pictures import save_pictures
-from vfl.referee.rows import beside_guess, score_columns, score_parties, score_rows, write_rows
+from vfl.referee.rows import score_columns, score_parties, score_rows, write_rows
 
 UNSCALED = "The model saw the numbers as they are in the file, not scaled: the rows are compared in those units."
 QUARTILES = (0.25, 0.5, 0.75)
@@ -53,19 +54,16 @@ def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
         found = scaled[order]  # NaN where nothing was recovered
         arrays |= {"x": x.numpy(), "x_true": data.x.numpy()}
         arrays |= {name: rows[order.numpy()] for name, rows in arrays.items() if name.startswith(BESIDE)}
-        scores |= score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
+        scores |= score_others(x, data, config)
         scores |= _against_guesses(config, data, found) | {"samples_lost": int(lost.sum())}
         save_pictures(out, data, x)
-    scores["over_rounds"] = [score_snapshot(path, data) for path in sorted((out / "snapshots").glob("[0-9]*.npz"))]
+    scores["over_rounds"] = [
+        score_snapshot(path, data, config) for path in sorted((out / "snapshots").glob("[0-9]*.npz"))
+    ]
     if "labels" in arrays:
         if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
             order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
-        labels = torch.tensor(arrays["labels"])
-        if "labels" not in summary.attack.used:  # those that the attack knew are each sample's own, and no leak
-            labels = labels[order]
-            scores["labels"] = beside_guess(labels == data.y, data.y == data.y.mode().values, labels >= 0)
-        arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
-        scores["label_accuracy"] = float((labels == data.y).float().mean())
+        scores |= score_labels(arrays, data, order, known="labels" in summary.attack.used)
     if "x" in arrays and data.columns:
         write_rows(out, data, found, torch.tensor(arrays["labels"]) if "labels" in arrays else None)
     if "x" not in arrays and "layers" in arrays and config.training.frozen:
@@ -89,14 +87,15 @@ def _one_hot(labels: np.ndarray, data: Data) -> Tensor:
     return torch.eye(data.classes + 1)[torch.tensor(labels, dtype=torch.int64)][:, : data.classes]
 
 
-def score_snapshot(path: Path, data: Data) -> Step:
+def score_snapshot(path: Path, data: Data, config: RunConfig) -> Step:
     """Return how far the attack had got after some rounds."""
     arrays = _arrays(path)
     x, _ = put_in_order(arrays, data)
+    found, truth = _others(x, data, config), _others(data.x, data, config)
     if data.kind == "image":
-        score = {"psnr_mean": float(psnr(x, data.x).mean()), "mse_mean": float(mse(x, data.x).mean())}
+        score = {"psnr_mean": float(psnr(found, truth).mean()), "mse_mean": float(mse(found, truth).mean())}
     else:
-        score = {"r2": score_table(x, data.x)["r2"]}
+        score = {"r2": score_table(found, truth)["r2"]}
     return Step(round=int(arrays["round"]), seconds=float(arrays["seconds"]), **score)
 
 
@@ -108,21 +107,53 @@ def put_in_order(arrays: dict[str, np.ndarray], data: Data) -> tuple[Tensor, Ten
     return x[order], order
 
 
-def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
-    """Return the scores of recovered images, with what guessing the mean image would score."""
-    values = psnr(x, truth)
-    guess = truth.mean(0, keepdim=True).expand_as(truth)
+def score_others(x: Tensor, data: Data, config: RunConfig) -> dict[str, float]:
+    """Return the scores of recovered samples, without what the adversary holds itself."""
+    own = _own(config)
+    if not own:
+        return score_images(x, data.x) if data.kind == "image" else score_table(x, data.x)
+    flat, truth = _others(x, data, config), _others(data.x, data, config)
+    if data.kind == "table":
+        return score_table(flat, truth)
+    boxes = [box for worker, box in enumerate(boxes_of(data, config)) if worker not in own]
+    slices = [score_images(box.cut(x), box.cut(data.x)) for box in boxes]
+    each = {name: sum(one[name] for one in slices) / len(slices) for name in ("ssim_mean", "ssim_baseline")}
+    return each | _pixel_scores(flat, truth)
+
+
+def _others(x: Tensor, data: Data, config: RunConfig) -> Tensor:
+    """Return the features of whole samples that the adversary does not hold itself, in one row each."""
+    own = _own(config)
+    if not own:
+        return x.flatten(1)
+    boxes = [box for worker, box in enumerate(boxes_of(data, config)) if worker not in own]
+    return torch.cat([box.cut(x).flatten(1) for box in boxes], dim=1)
+
+
+def _own(config: RunConfig) -> set[int]:
+    """Return the workers among the adversary, whose own features are no leak."""
+    return {seat.worker for seat in config.seats if seat.worker is not None}
+
+
+def _pixel_scores(x: Tensor, truth: Tensor) -> dict[str, float]:
+    """Return the scores that do not depend on where in an image a pixel is, beside those of guessing the mean."""
+    values, guess = psnr(x, truth), truth.mean(0, keepdim=True).expand_as(truth)
     return {
         "psnr_mean": float(values.mean()),
         "psnr_median": float(values.quantile(0.5)),
         "psnr_min": float(values.min()),
         "mse_mean": float(mse(x, truth).mean()),
-        "ssim_mean": float(ssim(x, truth).mean()),
         "share_30db": float((values >= REBUILT).double().mean()),
         "psnr_baseline": float(psnr(guess, truth).mean()),
         "mse_baseline": float(mse(guess, truth).mean()),
-        "ssim_baseline": float(ssim(guess, truth).mean()),
     }
+
+
+def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
+    """Return the scores of recovered images, with what guessing the mean image would score."""
+    guess = truth.mean(0, keepdim=True).expand_as(truth)
+    alike = {"ssim_mean": float(ssim(x, truth).mean()), "ssim_baseline": float(ssim(guess, truth).mean())}
+    return alike | _pixel_scores(x, truth)
 
 
 def score_table(x: Tensor, truth: Tensor) -> dict[str, float]:
@@ -167,10 +198,11 @@ def _against_guesses(config: RunConfig, data: Data, found: Tensor) -> dict[str, 
     horizontal = config.topology.is_horizontal
     if data.kind == "table":
         columns = score_columns(data, [] if horizontal else boxes_of(data, config), found)
+        others = [column for column in columns if column.worker not in _own(config)]
         return {
-            "columns": columns,
-            "parties": score_parties(columns),
-            "exact": score_rows(found, data.x, columns),
+            "columns": others,
+            "parties": score_parties(others),
+            "exact": score_rows(_others(found, data, config), _others(data.x, data, config), others),
         }
     x = found.nan_to_num(0.5)
     pairs = [] if horizontal else [(box.cut(x), box.cut(data.x)) for box in boxes_of(data, config)]
@@ -183,8 +215,8 @@ def _against_guesses(config: RunConfig, data: Data, found: Tensor) -> dict[str, 
         "ssim_baseline": "ssim_baseline",
     }
     scores = [{key: one[name] for key, name in keys.items()} for one in slices]
-    parties = [PartyScore(worker=worker, **one) for worker, one in enumerate(scores)]
-    whole = {"psnr_slices": fmean(one["psnr"] for one in scores)} if scores else {}
+    parties = [PartyScore(worker=worker, **one) for worker, one in enumerate(scores) if worker not in _own(config)]
+    whole = {"psnr_slices": fmean(scores[party.worker]["psnr"] for party in parties)} if parties else {}
     return {"parties": parties, **whole}
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from vfl.config.places import PLACES
 from vfl.folder.schema import value_at
 from vfl.folder.summary import Summary
 from vfl.folder.words import setting_words, size
@@ -88,6 +89,8 @@ def defence_words(defence: Any) -> str:
     if isinstance(defence, dict) and isinstance(defence.get("workers"), dict):
         parts = [f"{defence_words(one)} at worker {worker}" for worker, one in defence["workers"].items()]
         return ", ".join([*parts, f"{defence_words(defence.get('others'))} at the others"])
+    if isinstance(defence, dict) and any(place in defence for place in PLACES):
+        return ", ".join(f"{defence_words(defence[place])} on {place}" for place in PLACES if place in defence)
     return str(defence.get("name", "none")) if isinstance(defence, dict) else "none"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from vfl.folder.verdict import untested, verdict
+from vfl.folder.verdict import adversary_words, seen_words, untested, verdict
 from vfl.folder.words import defence_lines, size, used_words
 from vfl.maths.metrics import EXACT, NEAR
 from vfl.report import facts, leaks, training
@@ -37,6 +37,9 @@ def run_page(folder: Path) -> str:
         run=run,
         summary=run.summary,
         verdict=verdict(run.summary),
+        adversary=adversary_words(run.summary),
+        several=isinstance(run.summary.attack.adversary, tuple),
+        seen=seen_words(run.summary),
         failed="" if run.summary.complete else run.summary.ended or "it is not known why",
         untested=untested(run.summary),
         tiles=facts.tiles(run.summary),

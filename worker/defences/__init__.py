@@ -1,4 +1,4 @@
-"""Defences: each turns a worker's gradients into what is uploaded. The coordinator does not know of them."""
+"""Defences: each turns what a worker would send into what it sends: uploads, outputs, or answers to outputs."""
 
 import hashlib
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from vfl.config.places import PLACES, Place
+from vfl.errors import UserError
 from vfl.maths.tensors import all_finite, kind_of
 from vfl.observation import Tensors
 from vfl.registry import OURS, Plugin, PluginSection, Registry
@@ -54,6 +56,19 @@ class Played:
         return torch.Generator().manual_seed(self.draws.integer(63))
 
 
+@dataclass(frozen=True)
+class Swapped:
+    """The round of an output that is sent to the label holder, or of an answer to one, as its sender sees it."""
+
+    number: int
+    rows: Tensor
+    """Whose outputs: a row of the tensor for each."""
+    draws: Draws
+    """Random numbers that depend on the sender's secret, the round, the receiver and the place in the chain alone."""
+    labels: Tensor | None = None
+    """The rows' classes, of an answer."""
+
+
 class Shield(Protocol):
     """A defence at work: it may keep count from round to round."""
 
@@ -86,6 +101,8 @@ class Defence(Plugin):
     """Whether its promise needs a count of all rounds: a worker that was restarted has lost it, and uploads no more."""
     needs_common: ClassVar[bool] = False
     """Whether all workers must draw alike, from the plan's `common` secret."""
+    places: ClassVar[frozenset[Place]] = frozenset({"uploads"})
+    """Where it can act: on uploads by `apply`, on outputs and answers by `exchange`, on what is learned by `labels`."""
 
     def schedule(self, planned: str) -> str:
         """Return how batches are really drawn, for those that play other rows than the coordinator names."""
@@ -99,30 +116,57 @@ class Defence(Plugin):
         """Return what is uploaded in place of the true gradients."""
         raise NotImplementedError
 
+    def exchange(self, tensor: Tensor, swapped: Swapped) -> Tensor:
+        """Return what is sent in place of an output or an answer: the same shape and dtype, finite."""
+        raise NotImplementedError
+
+    def check(self, classes: int) -> None:
+        """Raise UserError if it is not for so many classes, before the first round; the label holder knows them."""
+
+    def labels(self, labels: Tensor, classes: int, draws: Draws) -> Tensor:  # noqa: ARG002
+        """Return what the label holder learns in place of its labels, for the whole run."""
+        return labels
+
     def report(self) -> dict[str, Any]:
         """Return what there is to say at the end."""
         return {}
 
 
-_OURS = ("indices", "breaker", "fake_gradients", "dp", "noise", "prune", "quantize", "clip", "soteria")
+_ANSWERS = tuple(f"answers.{name}" for name in ("marvell", "max_norm", "discretise", "random_labels"))
+_OURS = ("indices", "breaker", "fake_gradients", "dp", "noise", "prune", "quantize", "clip", "soteria", *_ANSWERS)
 """The modules of the defences that come with this package, besides `none`."""
 defences = Registry("defence", Defence, "cafe.defences", [f"worker.defences.{name}" for name in _OURS])
 
 
 @defences.register("none")
 class NoDefence(Defence):
-    """Uploads the true gradients."""
+    """Sends what is true."""
+
+    places: ClassVar[frozenset[Place]] = frozenset(PLACES)
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:  # noqa: ARG002
         """Return the gradients as they are."""
         return gradients
 
+    def exchange(self, tensor: Tensor, swapped: Swapped) -> Tensor:  # noqa: ARG002
+        """Return the output or answer as it is."""
+        return tensor
+
+
+def built_for(place: Place, section: PluginSection) -> Defence:
+    """Return the defence that a config names for a place, or say where it can act."""
+    built = defences.build(section)
+    if place not in built.places:
+        able = " and ".join(one for one in PLACES if one in built.places)
+        raise UserError(f"defence.{place}: {section.name} acts on {able}, not on {place}")
+    return built
+
 
 class Chain:
-    """A worker's defences, one after the other."""
+    """A worker's defences of its uploads, one after the other."""
 
     def __init__(self, sections: Sequence[PluginSection], plan: Plan) -> None:
-        built = [defences.build(section) for section in sections]
+        built = [built_for("uploads", section) for section in sections]
         self._names, self._built = [section.name for section in sections], built
         self._foreign = [type(one).__module__.partition(".")[0] not in OURS for one in built]
         for place, defence in enumerate(built):

@@ -1,13 +1,15 @@
 """Clipping: the whole upload is no longer than a limit. And how long gradients are."""
 
 import math
+from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from vfl.config.places import PLACES, Place
 from vfl.observation import Tensors
-from worker.defences import Defence, Played, defences
+from worker.defences import Defence, Played, Swapped, defences
 
 
 @defences.register("clip")
@@ -17,11 +19,17 @@ class Clip(Defence):
     All tensors are one vector here, the top model's among them: the upload keeps its direction.
     """
 
-    norm: float = Field(3.0, gt=0, description="the largest L2 norm of an upload")
+    norm: float = Field(3.0, gt=0, description="the largest L2 norm of an upload, or of a sample's output or answer")
+    places: ClassVar[frozenset[Place]] = frozenset(PLACES)
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:  # noqa: ARG002
         """Return the gradients, all multiplied by one factor of at most 1."""
         return clipped(gradients, self.norm)
+
+    def exchange(self, tensor: Tensor, swapped: Swapped) -> Tensor:  # noqa: ARG002
+        """Return outputs or answers, each shortened by itself."""
+        lengths: Tensor = torch.linalg.vector_norm(tensor.detach(), dim=1, keepdim=True).clamp(min=1e-30)
+        return tensor * (self.norm / lengths).clamp(max=1)
 
 
 def norm(tensor: Tensor) -> float:

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
 
+from vfl.config.places import PLACES, Place
 from vfl.observation import Tensors
-from worker.defences import Defence, Played, defences
+from worker.defences import Defence, Played, Swapped, defences
 from worker.defences.clip import rms
 from worker.keys import Draws
 
@@ -24,10 +25,15 @@ class Noise(Defence):
     kind: Literal["gaussian", "laplace"] = "gaussian"
     scale: float = Field(0.1, ge=0, description="the noise's standard deviation")
     relative: bool = Field(True, description="in units of each tensor's RMS, or as it stands")
+    places: ClassVar[frozenset[Place]] = frozenset(PLACES)
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
         """Return the gradients with noise."""
         return {name: self._noisy(tensor, played.draws) for name, tensor in gradients.items()}
+
+    def exchange(self, tensor: Tensor, swapped: Swapped) -> Tensor:
+        """Return an output or an answer with noise."""
+        return self._noisy(tensor, swapped.draws)
 
     def _noisy(self, tensor: Tensor, draws: Draws) -> Tensor:
         deviation = self.scale * (rms(tensor) if self.relative else 1.0)

@@ -1,11 +1,14 @@
 """Quantisation: each tensor is uploaded in few different values."""
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from vfl.config.places import PLACES, Place
 from vfl.observation import Tensors
-from worker.defences import Defence, Played, defences
+from worker.defences import Defence, Played, Swapped, defences
 from worker.keys import Draws
 
 
@@ -18,6 +21,7 @@ class Quantize(Defence):
     """
 
     bits: int = Field(8, ge=1, le=16)
+    places: ClassVar[frozenset[Place]] = frozenset(PLACES)
     stochastic: bool = Field(False, description="round up or down at random, right in the mean, instead of to nearest")
 
     @model_validator(mode="after")
@@ -30,6 +34,10 @@ class Quantize(Defence):
         """Return the gradients in few values."""
         draws = played.draws if self.stochastic else None
         return {name: quantized(tensor, self.bits, draws) for name, tensor in gradients.items()}
+
+    def exchange(self, tensor: Tensor, swapped: Swapped) -> Tensor:
+        """Return a batch's outputs or answers in few values."""
+        return quantized(tensor, self.bits, swapped.draws if self.stochastic else None)
 
 
 def quantized(tensor: Tensor, bits: int, draws: Draws | None) -> Tensor:

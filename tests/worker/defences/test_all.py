@@ -14,8 +14,9 @@ from tests.worker.defences.support import numbers, played, started
 from worker.defences import defences
 
 NEEDED: dict[str, dict[str, Any]] = {"dp": {"noise_multiplier": 1.0, "batches": "known"}, "fake_gradients": {"nu": 20}}
-VARIANTS: list[tuple[str, dict[str, Any]]] = [
-    *((name, NEEDED.get(name, {})) for name in defences.names() if name != "breaker"),  # that one may withhold
+NOT_OF_UPLOADS = [name for name in defences.names() if "uploads" not in defences.find(name).places]
+VARIANTS: list[tuple[str, dict[str, Any]]] = [  # `breaker` may withhold
+    *((name, NEEDED.get(name, {})) for name in defences.names() if name not in ("breaker", *NOT_OF_UPLOADS)),
     *(("fake_gradients", {"nu": 5, "reading": reading}) for reading in ("bounded", "unscaled", "printed")),
     *(("fake_gradients", {"nu": 5, "zeros": zeros}) for zeros in ("ordered", "kept")),
     ("noise", {"kind": "laplace", "scale": 2.0}),
@@ -92,7 +93,7 @@ def test_without_strength_nothing_changes(
         assert float((found[key] - tensor).abs().max()) <= error * float(tensor.abs().max())
 
 
-@pytest.mark.parametrize("name", [name for name in defences.names() if name != "breaker"])
+@pytest.mark.parametrize("name", [name for name in defences.names() if name not in ("breaker", *NOT_OF_UPLOADS)])
 def test_report_can_be_written_as_json(name: str) -> None:
     shield = started(name, **NEEDED.get(name, {}))
     gradients = {"bottom.fc.weight": numbers(3, 6), "bottom.fc.bias": numbers(3)}

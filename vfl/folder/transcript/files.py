@@ -12,10 +12,20 @@ import torch
 from torch import Tensor
 
 from vfl.files.tensor_file import DamagedError, read_tensors
-from vfl.limits import plain
-from vfl.maths.tensors import all_finite
+from vfl.folder.transcript.parties import PartyFiles, check_tensors, described, party_parameters, party_round
 from vfl.models.whole import first_model
-from vfl.observation import BOTTOM, TOP, ModelTensors, Observation, Setting, Tensors, averaged, without_prefix
+from vfl.observation import (
+    BOTTOM,
+    TOP,
+    ModelTensors,
+    Observation,
+    PartyObservation,
+    Setting,
+    Tensors,
+    averaged,
+    without_prefix,
+)
+from vfl.seats import COORDINATOR
 
 _MANY = 1 << 53
 """More rounds, or versions of the parameters, than any run has."""
@@ -53,11 +63,14 @@ class RoundReader:
         `checked` ones have a checksum and may be from elsewhere: they must fit the setting and the model it names.
         """
         self._setting, self._find, self._done, self._checked = setting, find, done, checked
-        self._expected = _model_shapes(setting) if checked else None
+        self._party = None if setting.seats == (COORDINATOR,) else PartyFiles(setting, checked)
+        """Of the rounds that another party than the coordinator wrote."""
+        self._expected = _model_shapes(setting) if checked and self._party is None else None
         self._version = 0
+        self._flat: Tensors = {}
         self._parameters = ModelTensors((), {})
 
-    def read(self, number: int) -> Observation:
+    def read(self, number: int) -> PartyObservation:
         """Return a round, with the parameters that were in force."""
         path = self._find(round_name(number))
         tensors, about = read_tensors(path, self._checked)
@@ -68,13 +81,24 @@ class RoundReader:
         except (KeyError, ValueError):
             raise DamagedError(f"{path} does not hold a round") from None
         parameters = self._parameters_of(version)
-        setting, uploads = self._setting, _uploads(tensors, self._setting)
         if self._checked:
-            _check_indices(path, indices, setting)
-            _check_gradients(path, tensors, uploads, parameters)
+            _check_indices(path, indices, self._setting)
         if found != number:
             raise DamagedError(f"{path} holds round {found}: was it renamed?")
+        if self._party is None:
+            read: PartyObservation = self._coordinators(path, number, indices, tensors=tensors, parameters=parameters)
+        else:
+            numbers = {"round": number, "version": version}
+            read = self._party.observation(path, tensors, self._flat, indices=indices, **numbers)
         self._done(path)
+        return read
+
+    def _coordinators(
+        self, path: Path, number: int, indices: Tensor, *, tensors: Tensors, parameters: ModelTensors
+    ) -> Observation:
+        setting, version, uploads = self._setting, self._version, _uploads(tensors, self._setting)
+        if self._checked:
+            _check_gradients(path, tensors, uploads, parameters)
         if not setting.topology.is_horizontal:
             return Observation(number, indices, version, parameters, uploads[0])
         try:
@@ -86,10 +110,13 @@ class RoundReader:
     def _parameters_of(self, version: int) -> ModelTensors:
         if version != self._version:
             path = self._find(parameters_name(version))
-            found = _nested(read_tensors(path, self._checked)[0], len(self._setting.boxes))
-            if self._expected is not None:
+            flat = read_tensors(path, self._checked)[0]
+            found = _nested(flat, len(self._setting.boxes))
+            if self._party is not None:
+                self._party.check_parameters(path, flat)
+            elif self._expected is not None:
                 _check_model(path, found, self._expected)
-            self._version, self._parameters = version, found
+            self._version, self._flat, self._parameters = version, flat, found
             self._done(path)
         return self._parameters
 
@@ -103,15 +130,18 @@ class RoundFile:
     about: Mapping[str, str]
 
 
-def files_of(observation: Observation, *, new_parameters: bool) -> Iterator[RoundFile]:
+def files_of(observation: PartyObservation, *, new_parameters: bool) -> Iterator[RoundFile]:
     """Yield the files of a round: first its parameters, if they are new, then all the rest."""
+    about = {"round": str(observation.round), "version": str(observation.version)}
     if new_parameters:
-        yield RoundFile(parameters_name(observation.version), _flat(observation.parameters), {})
-    if not observation.uploads:
+        known = _flat(observation.parameters) if isinstance(observation, Observation) else party_parameters(observation)
+        yield RoundFile(parameters_name(observation.version), known, {})
+    if not isinstance(observation, Observation):
+        flat: Mapping[str, Any] = party_round(observation)
+    elif not observation.uploads:
         flat = _flat(observation.gradients)
     else:  # each worker's; their average follows from them
         flat = {f"{m}.{name}": t for m, own in enumerate(observation.uploads) for name, t in _flat(own).items()}
-    about = {"round": str(observation.round), "version": str(observation.version)}
     yield RoundFile(round_name(observation.round), {**flat, "indices": observation.indices}, about)
 
 
@@ -136,7 +166,7 @@ def _model_shapes(setting: Setting) -> ModelTensors:
 def _check_model(path: Path, found: ModelTensors, like: ModelTensors) -> None:
     """Make sure that parameters are those of the model."""
     for tensors, expected in zip((*found.bottoms, found.top), (*like.bottoms, like.top), strict=True):
-        _check_tensors(path, tensors, expected)
+        check_tensors(path, tensors, expected)
 
 
 def _check_gradients(path: Path, flat: Tensors, uploads: Sequence[ModelTensors], parameters: ModelTensors) -> None:
@@ -145,7 +175,7 @@ def _check_gradients(path: Path, flat: Tensors, uploads: Sequence[ModelTensors],
     for upload in uploads:
         for tensors, expected in zip((*upload.bottoms, upload.top), (*parameters.bottoms, parameters.top), strict=True):
             if tensors:
-                _check_tensors(path, tensors, expected)
+                check_tensors(path, tensors, expected)
             held += len(tensors)
     if held != len(flat):
         raise DamagedError(f"{path} holds {len(flat)} tensors, of which {held} are gradients of this run's model")
@@ -156,7 +186,7 @@ def _check_indices(path: Path, indices: Tensor, setting: Setting) -> None:
     whole = indices.dtype == torch.int64 and indices.dim() == 1 and 0 < len(indices) <= setting.samples
     if not whole or not 0 <= int(indices.min()) <= int(indices.max()) < setting.samples:
         raise DamagedError(
-            f"{path} holds {_described(indices)} as the round's samples, expected numbers "
+            f"{path} holds {described(indices)} as the round's samples, expected numbers "
             f"(int64) below {setting.samples}"
         )
     if len(indices.unique()) != len(indices):
@@ -171,16 +201,3 @@ def _flat(tensors: ModelTensors) -> dict[str, Any]:
 def _nested(flat: Tensors, workers: int) -> ModelTensors:
     bottoms = tuple(without_prefix(f"{worker}.{BOTTOM}", flat) for worker in range(workers))
     return ModelTensors(bottoms, without_prefix(TOP, flat))
-
-
-def _check_tensors(path: Path, found: Tensors, expected: Tensors) -> None:
-    for name in {**expected, **found}:
-        here, there = (_described(side.get(name)) for side in (found, expected))
-        if here != there:
-            raise DamagedError(f"{path} has for {plain(name)} {here}, the run's model {there}: is it of another run?")
-        if not all_finite(found[name]):
-            raise DamagedError(f"{path} has values of {plain(name)} that are not finite")
-
-
-def _described(tensor: Tensor | None) -> str:
-    return "nothing" if tensor is None else plain(f"{tensor.dtype} of shape {tuple(tensor.shape)}")

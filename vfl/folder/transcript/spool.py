@@ -13,7 +13,7 @@ from vfl.files import PRIVATE_FOLDER
 from vfl.files.tensor_file import write_tensors
 from vfl.folder.transcript.files import files_of
 from vfl.limits import RESERVE_BYTES
-from vfl.observation import Observation
+from vfl.observation import PartyObservation
 
 SLOTS = 4
 """Rounds that wait in memory; those beyond them wait on disk."""
@@ -80,7 +80,7 @@ class Spool:
         """Whether another round can be written: into a slot, or on a disk that is not about to be full."""
         return self._has_slot or shutil.disk_usage(self._disk.parent).free > RESERVE_BYTES
 
-    def write(self, observation: Observation) -> bool:
+    def write(self, observation: PartyObservation) -> bool:
         """Write a round, with its parameters if they are new; return whether it waits on disk."""
         files = list(files_of(observation, new_parameters=observation.version != self._version))
         self._version = observation.version

@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
+from vfl.config.places import NONE, DefenceChain, Defences, DefencesByPlace, Place, chain_of, named_workers
 from vfl.errors import UserError
 from vfl.files import read_bounded
 from vfl.files.yaml_text import YamlError, parse_yaml
 from vfl.limits import CONFIG_BYTES, WAITING_BYTES
 from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection, Section, explain
+from vfl.seats import COORDINATOR, Adversary, Seat, seats_of
 from vfl.topology import Kind, Topology
 
 EVALUATION_BATCH = 256
@@ -100,30 +102,6 @@ class FederationConfig(Section):
         return self.epochs * -(-samples // self.batch_size)
 
 
-DefenceChain = tuple[PluginSection, ...]
-
-
-def _chain_kind(value: Any) -> str:
-    return "(chain)" if isinstance(value, list | tuple) else "(one)"
-
-
-def _defence_kind(value: Any) -> str:
-    by_worker = isinstance(value, DefencesByWorker) or (isinstance(value, dict) and "workers" in value)
-    return "(by worker)" if by_worker else _chain_kind(value)
-
-
-OneOrChain = Annotated[
-    Annotated[PluginSection, Tag("(one)")] | Annotated[DefenceChain, Tag("(chain)")], Discriminator(_chain_kind)
-]
-
-
-class DefencesByWorker(Section):
-    """Different defences at different workers: `{workers: {2: {name: prune}}, others: {name: none}}`."""
-
-    workers: dict[int, OneOrChain]
-    others: OneOrChain = PluginSection(name="none")
-
-
 class ModelSection(PluginSection):
     """`{name: …, option: …}` as for any plug-in; `top`, `bottoms` and `shared` are the section's own keys."""
 
@@ -165,12 +143,8 @@ class RunConfig(Section):
     federation: FederationConfig
     model: ModelSection = ModelSection(name="cafe_cnn")
     training: TrainingConfig = TrainingConfig()
-    defence: Annotated[
-        Annotated[PluginSection, Tag("(one)")]
-        | Annotated[DefenceChain, Tag("(chain)")]
-        | Annotated[DefencesByWorker, Tag("(by worker)")],
-        Discriminator(_defence_kind),
-    ] = PluginSection(name="none")
+    defence: Defences = NONE
+    adversary: Adversary = "coordinator"
     attack: PluginSection = PluginSection(name="none")
     device: DeviceConfig = DeviceConfig()
     transcript: bool = False
@@ -182,9 +156,7 @@ class RunConfig(Section):
     def _workers_exist(self) -> "RunConfig":
         if self.topology.is_horizontal and self.model.bottoms:
             raise ValueError("model.bottoms: all workers of a horizontal federation train one model; leave it out")
-        by_worker = {"model.bottoms": list(self.model.bottoms)}
-        if isinstance(self.defence, DefencesByWorker):
-            by_worker["defence.workers"] = list(self.defence.workers)
+        by_worker = {"model.bottoms": list(self.model.bottoms), **named_workers(self.defence)}
         for key, workers in by_worker.items():
             for worker in workers:
                 if not 0 <= worker < self.federation.workers:
@@ -196,6 +168,18 @@ class RunConfig(Section):
                 "defence indices keeps the coordinator from knowing the rows of a batch, and with label_holder: "
                 "coordinator it must know them to find their labels; give the labels to a worker"
             )
+        if isinstance(self.defence, DefencesByPlace) and self.topology.is_horizontal:
+            for place in ("outputs", "answers"):
+                if place in self.defence.model_fields_set:
+                    raise ValueError(f"defence.{place}: the workers of a horizontal federation exchange none")
+        if self.topology.labels_at_coordinator and chain_of(self.defence, 0, "answers") != (NONE,):
+            raise ValueError("defence.answers: it is the label holder's, and here the coordinator holds the labels")
+        seats = self.seats
+        if self.federation.checkpoint_every is not None and seats != (COORDINATOR,):
+            raise ValueError(
+                "federation.checkpoint_every: a run whose adversary is not the coordinator alone cannot be resumed; "
+                "leave it out"
+            )
         return self
 
     @property
@@ -204,9 +188,23 @@ class RunConfig(Section):
         return self.federation.topology
 
     @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Return who is curious."""
+        return seats_of(self.adversary, self.topology)
+
+    def curious_seat(self, party: int | None) -> Seat | None:
+        """Return the seat of a party that is curious, None of one that is not; the coordinator's number is None."""
+        return next((seat for seat in self.seats if seat.worker == party), None)
+
+    def attacks_at(self, party: int | None) -> bool:
+        """Tell whether the attack follows the rounds at this party: it does so at a party that is curious alone."""
+        return self.attack.name != "none" and self.seats == (self.curious_seat(party),)
+
+    @property
     def records(self) -> bool:
-        """Whether the rounds are kept on disk: if asked for, and for an attack that would have to see them again."""
-        return self.transcript or (self.federation.checkpoint_every is not None and self.attack.name != "none")
+        """Whether curious parties keep their rounds on disk: if asked for, and for an attack that reads them later."""
+        later = self.federation.checkpoint_every is not None or len(self.seats) > 1
+        return self.transcript or (later and self.attack.name != "none")
 
     @property
     def aligns(self) -> bool:
@@ -214,14 +212,13 @@ class RunConfig(Section):
         by_id = self.data.options.get("id") is not None
         return by_id and not self.topology.is_horizontal and not self.topology.labels_at_coordinator
 
-    def defence_of(self, worker: int) -> DefenceChain:
-        """Return a worker's defences, in their order; the coordinator's own label holder has none."""
-        if worker == self.federation.workers:
-            return (PluginSection(name="none"),)
-        chosen = self.defence
-        if isinstance(chosen, DefencesByWorker):
-            chosen = chosen.workers.get(worker, chosen.others)
-        return (chosen,) if isinstance(chosen, PluginSection) else chosen
+    def defence_of(self, worker: int, place: Place = "uploads") -> DefenceChain:
+        """Return a worker's defences at one place, in their order; the coordinator's own label holder has none."""
+        topology = self.topology
+        answers = place == "answers" and worker != topology.label_holder
+        if worker == self.federation.workers or answers or (place != "uploads" and topology.is_horizontal):
+            return (NONE,)
+        return chain_of(self.defence, worker, place)
 
 
 def load_config(path: Path, changes: list[str] | None = None) -> RunConfig:

@@ -1,20 +1,20 @@
-"""What the coordinator sees, and all that an attack is ever shown."""
+"""What each seat sees, and all that an attack is ever shown."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from vfl.config import RunConfig
-from vfl.partition import Box
-from vfl.registry import PluginSection
-from vfl.topology import Topology
+from vfl.observation.setting import Held, Setting, united
+
+__all__ = [
+    "BOTTOM", "TOP", "AnyObservation", "CoalitionObservation", "Held", "LabelHolderObservation", "ModelTensors",
+    "Observation", "Observer", "PartyObservation", "Setting", "Tensors", "WorkerObservation", "averaged", "united",
+    "with_prefix", "without_prefix",
+]  # fmt: skip
 
 Tensors = Mapping[str, Tensor]
-
-_BY_BOXES = Topology(0)
-"""Stands for the topology of a setting that is made without one."""
 
 BOTTOM, TOP = "bottom.", "top."
 """How a tensor's name on the wire tells the worker's bottom model from the label holder's top model."""
@@ -76,76 +76,66 @@ Observer = Callable[[Observation], None]
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the coordinator knows before the first round: the model, the slices' places, its own schedule."""
+class WorkerObservation:
+    """One round as a worker without labels saw it."""
 
-    model: PluginSection
-    boxes: tuple[Box, ...]
-    classes: int
-    samples: int
-    batch_size: int
-    schedule: str
-    rounds: int
-    frozen: bool
-    seed: int
-    """The coordinator's own, from which batches and first parameters come; nothing that a worker keeps secret does."""
-    device: str = "auto"
-    topology: Topology = _BY_BOXES
-    """Who holds what; if it is not given, each box is a worker's, and worker 0 has the labels too."""
-    labels: tuple[int, ...] | None = None
-    """Every sample's class, where the coordinator holds the labels itself; None where a worker does."""
-    still_rounds: int = 0
-    """So many rounds come before the first at which the parameters move; not looked at where they never do."""
+    round: int
+    indices: Tensor
+    version: int
+    parameters: Tensors
+    """Of its own bottom model."""
+    output: Tensor
+    """What it sent to the label holder, a row for each of its indices."""
+    answer: Tensor
+    """What the label holder sent back: the loss's gradient of that output."""
+    complete = shown = True
 
-    def __post_init__(self) -> None:
-        if self.topology is _BY_BOXES:
-            object.__setattr__(self, "topology", Topology(len(self.boxes)))
 
-    @classmethod
-    def of(
-        cls,
-        config: RunConfig,
-        boxes: Sequence[Box],
-        classes: int,
-        samples: int,
-        *,
-        shares: tuple[int, ...] = (),
-        labels: tuple[int, ...] | None = None,
-    ) -> "Setting":
-        """Put together what a config says and what is known of the data: `shares` of a horizontal federation's."""
-        most = max(shares, default=samples)
-        rounds = config.federation.planned_rounds(most)
-        still_rounds = config.training.schedule.frozen_epochs * -(-most // config.federation.batch_size)
-        return cls(
-            model=config.model,
-            boxes=tuple(boxes),
-            classes=classes,
-            samples=samples,
-            batch_size=config.federation.batch_size,
-            schedule=config.federation.schedule,
-            rounds=rounds,
-            frozen=config.training.frozen or still_rounds >= rounds,
-            seed=config.seed,
-            device=config.device.attack,
-            topology=replace(config.topology, shares=shares),
-            labels=labels,
-            still_rounds=still_rounds,
-        )
+@dataclass(frozen=True)
+class LabelHolderObservation:
+    """One round as the label holder saw it."""
+
+    round: int
+    indices: Tensor
+    version: int
+    parameters: Tensors
+    """Of its own bottom model; empty if it has no features."""
+    top: Tensors
+    """The top model's parameters."""
+    outputs: tuple[Tensor, ...]
+    """All workers' outputs, its own among them."""
+    answers: tuple[Tensor, ...]
+    """The loss's gradient of each output, as it computed it."""
+    top_gradients: Tensors
+    complete = shown = True
+
+
+PartyObservation = Observation | WorkerObservation | LabelHolderObservation
+
+
+@dataclass(frozen=True)
+class CoalitionObservation:
+    """One round as several parties together saw it, in the order of the setting's seats."""
+
+    parts: tuple[PartyObservation, ...]
 
     @property
-    def workers(self) -> int:
-        """Return how many workers hold features."""
-        return self.topology.workers if self.topology.is_horizontal else len(self.boxes)
+    def round(self) -> int:
+        """Return the round's number."""
+        return self.parts[0].round
 
     @property
-    def rounds_per_epoch(self) -> int:
-        """Return how many rounds it takes until each worker has gone through its samples."""
-        return -(-self.most_samples // self.batch_size)
+    def version(self) -> int:
+        """Return which parameters were in force."""
+        return self.parts[0].version
 
     @property
-    def most_samples(self) -> int:
-        """Return how many samples the worker with the most has."""
-        return max(self.topology.shares, default=self.samples)
+    def shown(self) -> bool:
+        """Whether attacks are shown it: if all that a member would have seen is there."""
+        return all(part.shown for part in self.parts)
+
+
+AnyObservation = PartyObservation | CoalitionObservation
 
 
 def averaged(uploads: Sequence[ModelTensors], batches: Sequence[int]) -> ModelTensors:

@@ -1,0 +1,42 @@
+"""From which of the adversary's seats an attack is played, and what it is then shown."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from attacker.refusal import Lack, RefusalError
+from vfl.observation import AnyObservation, CoalitionObservation, Setting
+from vfl.seats import Seat, SeatKind, in_words
+
+_SEATS: dict[SeatKind, str] = {
+    "coordinator": "the coordinator's seat",
+    "label_holder": "the label holder's seat",
+    "worker": "a worker's seat",
+}
+
+
+@dataclass(frozen=True)
+class Seating:
+    """The seats that an attack is played from, as places among those of the adversary."""
+
+    places: tuple[int, ...]
+
+    @classmethod
+    def choose(cls, attack: str, able: Sequence[Collection[SeatKind]], seats: Sequence[Seat]) -> "Seating":
+        """Take the first of the attack's ways to be played that the adversary's seats allow, or refuse."""
+        kinds = [seat.kind for seat in seats]
+        for wanted in able:
+            if set(wanted) <= set(kinds):
+                return cls(tuple(sorted(kinds.index(kind) for kind in wanted)))
+        ways = " or ".join(" together with ".join(_SEATS[kind] for kind in sorted(wanted)) for wanted in able)
+        raise RefusalError(attack, Lack(ways, f"the adversary is {in_words(seats)} (adversary)"))
+
+    def knows(self, setting: Setting) -> Setting:
+        """Return the setting of the attack: what all curious parties know, and the seats that it is played from."""
+        return replace(setting, seats=tuple(setting.seats[place] for place in self.places))
+
+    def sees(self, observation: AnyObservation) -> AnyObservation:
+        """Return a round as it is seen from these seats."""
+        if not isinstance(observation, CoalitionObservation):
+            return observation
+        parts = tuple(observation.parts[place] for place in self.places)
+        return parts[0] if len(parts) == 1 else CoalitionObservation(parts)

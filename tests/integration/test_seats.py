@@ -1,0 +1,145 @@
+"""Every seat in real processes: its transcript is what it saw and nothing else, and its attack is its own."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from tests.integration.command_support import cafe
+from tests.integration.federation_support import Federation
+from tests.seats_support import seated, seen_from, tensors_of
+from tests.support import small_config
+from vfl.config import load_config
+from vfl.datasets.slices import boxes_of, load_data
+from vfl.errors import UserError
+from vfl.folder.transcript import Transcript
+from vfl.local.launch import run_federation
+from vfl.local.simulation import simulate
+from vfl.observation import Setting
+from vfl.referee import score_run
+
+CONFIG = """
+seed: 3
+data: {name: digits, samples: 60, test_samples: 20}
+federation: {workers: 3, batch_size: 20, epochs: 1, join_timeout: 60, round_timeout: 60}
+model: {name: mlp, hidden: [16]}
+training: {optimizer: adam, lr: 0.001}
+adversary: {worker: 2}
+attack: {name: label_clusters}
+"""
+ALL = ("coordinator", "label_holder", {"worker": 2})
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory):
+    """One run in which three parties look on, the coordinator among them."""
+    out = tmp_path_factory.mktemp("together")
+    config = small_config(adversary=ALL, training={"lr": 0.1}, attack={"name": "label_clusters"})
+    data = load_data(config)
+    run_federation(config, data, out)
+    score_run(out, config, data)
+    return config, out
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_seats_transcript_has_what_autograd_says_that_it_saw_and_nothing_else(together, place):
+    config, out = together
+    data, seat = load_data(config), config.seats[place]
+    whole = Setting.of(config, boxes_of(data, config), data.classes, len(data.x))
+    recorded = Transcript(out / seat.slug / "transcript")
+    expected = list(seen_from(seated(whole, (seat,), data.x, data.y), data.x, data.y, config.training))
+    assert recorded.rounds == len(expected) == 4
+    for found, right in zip(recorded, expected, strict=True):
+        assert type(found) is type(right)
+        here, there = tensors_of(found), tensors_of(right)
+        assert here.keys() == there.keys()
+        for where, tensor in there.items():
+            assert torch.allclose(here[where], tensor, rtol=1e-4, atol=1e-6), where
+
+
+def test_what_a_party_holds_is_in_its_own_transcript_alone(together):
+    config, out = together
+    data = load_data(config)
+    boxes = boxes_of(data, config)
+    settings = [Transcript(out / seat.slug / "transcript").setting for seat in config.seats]
+    assert [list(one.held.slices) for one in settings] == [[], [0], [2]]
+    assert torch.equal(settings[1].held.slices[0], boxes[0].cut(data.x))
+    assert torch.equal(settings[2].held.slices[2], boxes[2].cut(data.x))
+    assert [one.labels is not None for one in settings] == [False, True, False]
+    files = [{path.name for path in (out / seat.slug / "transcript").glob("*")} for seat in config.seats]
+    assert "held.safetensors" not in files[0]
+
+
+def test_a_coalitions_attack_is_in_the_runs_summary(together):
+    summary = json.loads((together[1] / "summary.json").read_text())
+    assert summary["attack"]["adversary"] == list(ALL)
+    assert summary["attack"]["labels"]["right"] > summary["attack"]["labels"]["guess"]
+    assert summary["train"]["loss_first"] > 0
+    assert summary["bytes"]["up"] > 0
+
+
+def test_a_worker_attacks_beside_the_run_and_again_on_its_transcript(tmp_path):
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    done = cafe("run", tmp_path / "run.yaml", "--out", tmp_path / "out", "--set", "transcript=true")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["attack"]["adversary"] == {"worker": 2}
+    assert summary["attack"]["used"] == ["indices", "answers"]
+    assert summary["attack"]["ledger"]["sentence"].startswith("answers of 3 of 3 rounds (1 to 3), no parameters")
+    right = round(summary["attack"]["label_accuracy"] * 60)
+    words = f"Worker 2 knows the labels of {right} of 60 samples after 3 rounds"
+    assert words in done.stdout
+    assert words in (tmp_path / "out" / "report.html").read_text()
+    again = cafe("attack", tmp_path / "out" / "transcript", "--json", "--out", tmp_path / "again")
+    assert json.loads(again.stdout)["attack"]["label_accuracy"] == summary["attack"]["label_accuracy"]
+    here = simulate(
+        small_config(), load_data(small_config()), tmp_path / "simulated"
+    )  # the seat does not disturb others
+    assert here.setting.seats[0].kind == "coordinator"
+
+
+def test_one_process_gives_the_same_labels(tmp_path):
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    config = load_config(tmp_path / "run.yaml")
+    run_federation(config, load_data(config), tmp_path / "run")
+    alone = simulate(config, load_data(config), tmp_path / "alone")
+    found = np.load(tmp_path / "run" / "recovered.npz")["labels"]
+    assert found.tolist() == alone.recovery.labels.tolist()
+
+
+def test_a_worker_by_hand_attacks_in_its_own_folder(tmp_path):
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    federation = Federation(tmp_path / "run.yaml", tmp_path / "coordinator")
+    try:
+        for worker in (0, 1):
+            federation.worker(worker)
+        curious = federation.worker(2, "--out", tmp_path / "mine", "--referee")
+        theirs = federation.finished()
+        assert curious.wait(120) == 0
+    finally:
+        federation.close()
+    mine = json.loads((tmp_path / "mine" / "summary.json").read_text())
+    assert mine["attack"]["labels"]["right"] > 0.9
+    assert mine["rounds"] == 3
+    assert theirs["attack"]["used"] == []
+    assert theirs["attack"]["elsewhere"] is True
+    assert not (tmp_path / "coordinator" / "recovered.npz").exists()
+    assert (tmp_path / "mine" / "report.html").exists()
+
+
+def test_an_attack_of_another_seat_ends_before_the_first_round(tmp_path):
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    config = load_config(tmp_path / "run.yaml", ["attack.name=exact"])
+    with pytest.raises(UserError, match="exact cannot run here: it needs the coordinator's seat, and the adversary is"):
+        run_federation(config, load_data(config), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_transcripts_of_different_parties_are_not_taken_for_each_others(together, tmp_path):
+    out = together[1]
+    done = cafe(
+        "attack", out / "coordinator" / "transcript", "--out", tmp_path / "x", "--set", "adversary=label_holder"
+    )
+    assert done.returncode == 2
+    assert "holds what the coordinator saw" in done.stderr

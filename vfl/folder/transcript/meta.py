@@ -1,0 +1,123 @@
+"""What a transcript says of its run: the setting of the party that wrote it, and what that party holds itself."""
+
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+
+from vfl.config import RunConfig
+from vfl.files import PRIVATE, write_atomically
+from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
+from vfl.folder.transcript.parties import check_tensors
+from vfl.limits import CLASSES, FEATURES, SAMPLES
+from vfl.observation import Held, Setting
+from vfl.partition import Box, tiling_problem
+from vfl.seats import COORDINATOR, OneSeat, Seat, adversary_of, seats_of
+
+_HELD = "held.safetensors"
+_SEAT: TypeAdapter[Any] = TypeAdapter(OneSeat)
+
+
+def setting_tree(setting: Setting) -> dict[str, Any]:
+    """Return a setting as JSON has it, without what is in the config already."""
+    seats = {} if setting.seats == (COORDINATOR,) else {"seat": adversary_of(setting.seats), "widths": setting.widths}
+    return {
+        "boxes": [{"sample_shape": b.sample_shape, "start": b.start, "stop": b.stop} for b in setting.boxes],
+        "classes": setting.classes,
+        "samples": setting.samples,
+        "batch_size": setting.batch_size,
+        "schedule": setting.schedule,
+        "shares": setting.topology.shares,
+        **({} if setting.labels is None else {"labels": list(setting.labels)}),
+        **seats,
+    }
+
+
+def setting_from(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
+    """Return the setting of a transcript, or raise an error of what is wrong with it."""
+    (seat,) = seats_of(_SEAT.validate_python(tree.get("seat", "coordinator")), config.topology)
+    sizes = {name: tree[name] for name in ("classes", "samples", "batch_size")}
+    most = {"classes": CLASSES, "samples": SAMPLES, "batch_size": SAMPLES}
+    if not all(type(size) is int and 0 < size <= most[name] for name, size in sizes.items()):
+        raise ValueError(f"{sizes} are not numbers of things")
+    boxes = _boxes(tree["boxes"], config, whole=seat == COORDINATOR)
+    shares = tuple(tree.get("shares", ()))
+    wanted = (config.federation.workers, tree["samples"]) if config.topology.is_horizontal else (0, 0)
+    if not all(type(share) is int and share > 0 for share in shares) or (len(shares), sum(shares)) != wanted:
+        raise ValueError(f"{shares} samples for {config.federation.workers} workers of a {config.federation.kind} run")
+    labels = _labels(tree.get("labels"), tree["samples"], tree["classes"])
+    knows = config.topology.labels_at_coordinator if seat == COORDINATOR else seat.kind == "label_holder"
+    if (labels is None) == knows:
+        raise ValueError("it has labels exactly if its party holds them (federation.label_holder)")
+    if seat == COORDINATOR:
+        known = Setting.of(config, boxes, tree["classes"], tree["samples"], shares=shares, labels=labels)
+    else:
+        widths = _widths(tree["widths"], len(boxes))
+        known = replace(_at(config, seat, boxes, sizes), labels=labels, widths=widths)
+    return replace(known, batch_size=tree["batch_size"], schedule=tree["schedule"], rounds=rounds)
+
+
+def _at(config: RunConfig, seat: Seat, boxes: tuple[Box, ...], sizes: dict[str, int]) -> Setting:
+    own = dict(enumerate(boxes)).get(seat.worker or 0, Box.nothing(boxes[0].sample_shape))
+    known = Setting.at(config, seat, own, sizes["classes"], samples=sizes["samples"])
+    return replace(known, boxes=boxes)
+
+
+def _boxes(trees: Any, config: RunConfig, *, whole: bool) -> tuple[Box, ...]:
+    """Return the slices' places; only the coordinator is sure to know all of them."""
+    boxes = tuple(Box(tuple(b["sample_shape"]), tuple(b["start"]), tuple(b["stop"])) for b in trees)
+    if len(boxes) != config.topology.bottoms or not 0 < math.prod(boxes[0].sample_shape) <= FEATURES:
+        raise ValueError(f"{len(boxes)} slices for {config.topology.bottoms} bottom models")
+    problem = tiling_problem(boxes) if whole or not any(box.empty for box in boxes) else _misfit(boxes)
+    if problem:
+        raise ValueError(problem)
+    return boxes
+
+
+def _misfit(boxes: tuple[Box, ...]) -> str | None:
+    if any(box.sample_shape != boxes[0].sample_shape for box in boxes):
+        return "its slices are of samples of different shapes"
+    return next((problem for box in boxes if (problem := box.problem())), None)
+
+
+def _widths(found: Any, workers: int) -> tuple[int, ...]:
+    if not isinstance(found, list) or len(found) != workers or not all(type(one) is int for one in found):
+        raise ValueError(f"its widths are not {workers} whole numbers")
+    if not all(0 < one <= FEATURES for one in found):
+        raise ValueError(f"its widths are not from 1 to {FEATURES}")
+    return tuple(found)
+
+
+def _labels(found: Any, samples: int, classes: int) -> tuple[int, ...] | None:
+    """Return the labels that a party knew, None if it knew none."""
+    if found is None:
+        return None
+    right = isinstance(found, list) and len(found) == samples
+    if not right or not all(type(label) is int and 0 <= label < classes for label in found):
+        raise ValueError(f"its labels are not {samples} numbers below {classes}")
+    return tuple(found)
+
+
+def write_held(folder: Path, setting: Setting) -> None:
+    """Write what the party holds itself; the coordinator holds nothing."""
+    held = {f"x.{worker}": part.contiguous() for worker, part in setting.held.slices.items()}
+    if held:
+        write = partial(write_tensors, tensors=held, about={}, checked=True)
+        write_atomically(folder / _HELD, write, durably=False, mode=PRIVATE)
+
+
+def read_held(folder: Path, setting: Setting) -> Setting:
+    """Return a setting with what the party held itself."""
+    worker = setting.seats[0].worker
+    if worker is None or not setting.topology.holds_features(worker):
+        return setting
+    if not (folder / _HELD).exists():
+        raise DamagedError(f"{folder} lacks {_HELD}, the slice of the party that wrote it")
+    found = read_tensors(folder / _HELD, checked=True)[0]
+    shape = (setting.samples, *setting.boxes[worker].shape)
+    check_tensors(folder / _HELD, found, {f"x.{worker}": torch.empty(shape, device="meta")})
+    return replace(setting, held=Held({worker: found[f"x.{worker}"]}))

@@ -1,0 +1,120 @@
+"""A curious worker or label holder: its rounds are recorded in its own process, and its attack follows them."""
+
+import contextlib
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from attacker.driver.conclude import Attacked, attacked, conclude
+from attacker.driver.remote import RemoteAttack
+from attacker.interface import Progress, Recovery
+from vfl.config import RunConfig
+from vfl.errors import in_words
+from vfl.folder import clear_run, held, transcript_of
+from vfl.folder.journal import Journal
+from vfl.folder.record import Record
+from vfl.folder.transcript import TranscriptWriter
+from vfl.observation import LabelHolderObservation, Setting, WorkerObservation
+
+
+class CuriousParty:
+    """Looks on at one party; `out` is the run's folder, or the party's own if the coordinator's is elsewhere."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        party: int,
+        out: Path,
+        *,
+        pipe: Connection | None = None,
+        estimates: bool = False,
+        alone: bool = False,
+    ) -> None:
+        """Prepare, with a `pipe` to the attack's process if there is one; `alone` in its folder it clears that."""
+        self._alone = alone
+        self.config, self.out, self._party, self._estimates = config, out, party, estimates
+        self._attack = RemoteAttack(config, out, pipe) if config.attacks_at(party) else None
+        self._recorder: TranscriptWriter | None = None
+        self.setting: Setting | None = None
+        """What the party knows; None until the run starts."""
+
+    @property
+    def transcript(self) -> Path | None:
+        """Return where its rounds are kept, None if they are not."""
+        return transcript_of(self.out, self.config, self._party) if self.config.records else None
+
+    def begin(self, setting: Setting) -> None:
+        """Start the attack, which may refuse."""
+        self.setting = setting
+        if self._alone:
+            clear_run(self.out)
+        if self._attack is not None:
+            self._attack.start(setting, estimates=self._estimates)
+        if self.transcript is not None:
+            self._recorder = TranscriptWriter(self.transcript, self.config, setting)
+
+    def observe(self, observation: WorkerObservation | LabelHolderObservation) -> None:
+        """Record a round, if the transcript is kept, and show it to the attack."""
+        if self._recorder is not None:
+            self._recorder.observe(observation)
+        if self._attack is not None:
+            self._attack.observe(observation)
+
+    @property
+    def attacks(self) -> bool:
+        """Whether an attack follows this party alone."""
+        return self._attack is not None
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Wait for the attack's estimate."""
+        return Recovery(used=()) if self._attack is None else self._attack.recover(progress)
+
+    def attacked(self) -> Attacked:
+        """Let the attack recover in the run's folder, and return what it adds to the summary."""
+        assert self.setting is not None
+        journal = Journal(self.out)
+        try:
+            return attacked(self.recover, self.config, self.setting, self.out, journal=journal)
+        finally:
+            journal.close()
+
+    def conclude(self, rounds: int) -> None:
+        """Let the attack recover, and write the party's own folder as a run's."""
+        assert self.setting is not None
+        journal = Journal(self.out)
+        record = Record(rounds=rounds)
+        record.train.stopped_early = rounds < self.setting.rounds
+        try:
+            conclude(self.recover, record, config=self.config, setting=self.setting, out=self.out, journal=journal)
+        except Exception as error:
+            journal.state("ended", str(in_words(error)))
+            raise
+        finally:
+            journal.close()
+
+    def close(self) -> None:
+        """Leave nothing of the attack behind."""
+        if self._attack is not None:
+            self._attack.close()
+
+
+@contextlib.contextmanager
+def curious_party(
+    config: RunConfig,
+    party: int,
+    out: Path | None,
+    *,
+    pipe: Connection | None = None,
+    estimates: bool = False,
+    alone: bool = False,
+) -> Iterator[CuriousParty | None]:
+    """Give a party that the config calls curious its onlooker, for as long as the block lasts; None to all others."""
+    if out is None or config.curious_seat(party) is None:
+        yield None
+        return
+    with held(out) if alone else contextlib.nullcontext():  # else the run's launcher or coordinator has it
+        onlooker = CuriousParty(config, party, out, pipe=pipe, estimates=estimates, alone=alone)
+        try:
+            yield onlooker
+        finally:
+            onlooker.close()

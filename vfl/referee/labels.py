@@ -1,0 +1,34 @@
+"""Recovered labels against the true ones: which are right, beside the best guess, and how well scores part them."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vfl.datasets import Data
+from vfl.maths.metrics import auc
+from vfl.maths.naming import renamed
+from vfl.referee.rows import beside_guess
+
+
+def score_labels(arrays: dict[str, np.ndarray], data: Data, order: Tensor, *, known: bool) -> dict[str, Any]:
+    """Return the scores of the labels in `arrays`, which then has them as they are scored, and the truth.
+
+    Labels that the attack knew are each sample's own, and no leak; others are taken in the order that fits within
+    cells, and classes without names under the naming that fits best.
+    """
+    labels, scores = torch.tensor(arrays["labels"]), dict[str, Any]()
+    if not known:
+        labels = labels[order]
+        scores["labels_named"] = bool(arrays.get("labels_named", True))
+        if not scores["labels_named"]:
+            labels = renamed(labels, data.y, data.classes)
+        scores["labels"] = beside_guess(labels == data.y, data.y == data.y.mode().values, labels >= 0)
+    arrays |= {"labels": labels.numpy(), "labels_true": data.y.numpy()}
+    scores["label_accuracy"] = float((labels == data.y).float().mean())
+    if "label_scores" in arrays and data.classes == 2:
+        value = auc(torch.tensor(arrays["label_scores"]), data.y == 1)
+        named = value is None or scores.get("labels_named", True)
+        scores["label_auc"] = value if named else max(value or 0.0, 1 - (value or 0.0))
+    return scores
