@@ -98,12 +98,12 @@ def silent_end(name: str, before: int, how: str = "") -> str:
     """Return the sentence on a process that ended without one; `before` is `memory_kills` when it was started."""
     ended = f"the {name} ended without a word{how}"
     if memory_kills() > before:
-        helps = "end other programs, use fewer samples, or take a machine with more (`cafe plan FILE` says what it takes)"
+        helps = "end other programs, use fewer samples, or take a machine with more (see `cafe plan`)"
         return f"{ended}, and Linux has killed a process for want of memory since it began: {helps}"
     return ended
 
 
 def first_to_go() -> None:
-    """Let Linux end this process before all others of the run where memory is short: those that are left then say so."""
+    """Let Linux end this process before the others of a run where memory is short: those that are left say so."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")

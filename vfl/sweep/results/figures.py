@@ -38,8 +38,8 @@ def keep_images(sweep: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]], 
         except (ArchiveError, OSError):
             continue
         if {"x", "x_true"} <= arrays.keys():
-            rows = np.linspace(0, len(arrays["x"]) - 1, min(IMAGES, len(arrays["x"]))).round().astype(int)
-            pairs = [torch.tensor(arrays[name][rows]).float() for name in ("x_true", "x")]
+            some = np.linspace(0, len(arrays["x"]) - 1, min(IMAGES, len(arrays["x"]))).round().astype(int)
+            pairs = [torch.tensor(arrays[name][some]).float() for name in ("x_true", "x")]
             picture = torch.cat([torch.cat(list(images), dim=2) for images in pairs], dim=1)
             path = _place(kept, plan, cell)
             path.parent.mkdir(parents=True, exist_ok=True)
