@@ -10,7 +10,7 @@ def test_one_gradient_and_intersections_find_the_same_slices_beside_an_iteration
     out = tmp_path / "bench.json"
     bench_attack(None, out, short=True)
     kept = json.loads(out.read_text())
-    assert [(one["samples"], one["batch"]) for one in kept["results"]] == [(16, 4), (16, 8)]
+    assert [(one["samples"], one["batch"]) for one in kept["results"]] == [(8, 2), (8, 4)]
     for one in kept["results"]:
         assert one["one_gradient_found"] > 0.9
         assert one["subspaces_found"] > 0.9
