@@ -18,6 +18,7 @@ from vfl.errors import UserError
 from vfl.folder.summary import load_summary
 from vfl.folder.verdict import verdict
 from vfl.folder.words import used_words
+from vfl.forkserver import memory_kills
 from vfl.local.command import OutOfTimeError, last_words, run_command
 from vfl.seats import adversary_of
 
@@ -93,6 +94,7 @@ def make_attempt(bench: Bench, planned: Planned, stop: threading.Event, seconds:
     command = ["attack", *transcripts, *_set(changes), "--out", str(folder), "--quiet"]
     threads = str(max(1, (os.cpu_count() or 1) // AT_ONCE))
     made = _blank(planned, bench).model_copy(update={"folder": folder.relative_to(bench.out).as_posix()})
+    kills = memory_kills()
     with (folder / "log.txt").open("wb") as log:
         try:
             code = run_command(command, log, stop, seconds=seconds, environment={"OMP_NUM_THREADS": threads})
@@ -100,7 +102,7 @@ def make_attempt(bench: Bench, planned: Planned, stop: threading.Event, seconds:
             why = f"It was stopped after {seconds:.0f} s, its share of the budget: {NOT_SHOWN}."
             return made.model_copy(update={"outcome": "out of time", "sentence": why, "seconds": seconds})
     if code:
-        said = last_words(folder / "log.txt", code).rstrip(".")
+        said = last_words(folder / "log.txt", code, kills).rstrip(".")
         return made.model_copy(update={"outcome": "failed", "sentence": f"{said}: {NOT_SHOWN}."})
     return read_attempt(made, bench, planned)
 

@@ -16,6 +16,7 @@ from vfl.folder import transcript_of
 from vfl.folder.recorded_config import names_of
 from vfl.folder.summary import Summary, load_summary
 from vfl.folder.transcript import Transcript
+from vfl.forkserver import memory_kills
 from vfl.local.command import OutOfTimeError, last_words, run_command
 from vfl.seats import Seat, adversary_of
 
@@ -70,6 +71,7 @@ def record(config: RunConfig, folder: Path, stop: threading.Event, seconds: floa
     folder.mkdir(parents=True, exist_ok=True)
     file, log = folder / RUN, folder / "log.txt"
     write_text(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    kills = memory_kills()
     with log.open("wb") as said:
         try:
             code = run_command(
@@ -78,7 +80,7 @@ def record(config: RunConfig, folder: Path, stop: threading.Event, seconds: floa
         except OutOfTimeError:
             code = 0
     if code:
-        raise from_words(code, last_words(log, code))
+        raise from_words(code, last_words(log, code, kills))
     return recorded(config, folder)
 
 

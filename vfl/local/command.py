@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from vfl.errors import InterruptedRunError
+from vfl.forkserver import silent_end
 from vfl.packages import python_path
 
 LAST_SECONDS = 30.0
@@ -68,12 +69,12 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
 
 
-def last_words(log: Path, code: int) -> str:
-    """Return the sentence that a command ended with."""
+def last_words(log: Path, code: int, kills: int) -> str:
+    """Return the sentence that a command ended with; so many processes had been killed for memory before it."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     said = [line.removeprefix("cafe: ") for line in lines if line.startswith("cafe: ")]
     if said:
         return said[-1]
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-    return f"the run ended with {how}; the last line of {log} is: {last}"
+    return silent_end("run", kills, f" ({how}; the last line of {log} is: {last})")

@@ -15,6 +15,7 @@ from vfl.config import RunConfig, parse_config
 from vfl.errors import UserError
 from vfl.files import write_text
 from vfl.folder.summary import load_summary
+from vfl.forkserver import memory_kills
 from vfl.local.command import last_words, run_command
 from vfl.sweep.results import numbers_of
 from vfl.sweep.results.curves import Curves, curves_of
@@ -43,7 +44,7 @@ class Row:
 
 def run_cell(config: RunConfig, folder: Path, stop: threading.Event | None = None) -> Row:
     """Run a cell to its end; a failure is a row too. `stop` ends it early, with InterruptedRunError."""
-    stop = stop or threading.Event()
+    stop, kills = stop or threading.Event(), memory_kills()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with _log(folder / "log.txt") as log:
@@ -55,7 +56,7 @@ def run_cell(config: RunConfig, folder: Path, stop: threading.Event | None = Non
     except UserError as error:
         return Row(str(error))
     if code:
-        return Row(last_words(folder / "log.txt", code))
+        return Row(last_words(folder / "log.txt", code, kills))
     return finished(config, folder) or Row(f"the run left no whole summary.json in {folder}")
 
 
