@@ -1,24 +1,24 @@
 """`cafe audit`: record once, attack from every seat, try defences, and say what it comes to."""
 
-import hashlib
-import json
 import signal
 import sys
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vfl.audit.attempts import Bench, make_attempts
+from vfl.audit.attempts import Bench
 from vfl.audit.budget import Budget
+from vfl.audit.config_digest import digest_of
+from vfl.audit.course import Run, Wanted, attempt_all
 from vfl.audit.evidence import Evidence
-from vfl.audit.judgement import attacker, conclude
+from vfl.audit.judgement import who
 from vfl.audit.page import FILE as PAGE
 from vfl.audit.page import audit_page
 from vfl.audit.pdf import write_pdf
-from vfl.audit.plan import Planned, check_names, plan_attacks
+from vfl.audit.plan import Planned, check_names, is_slow, plan_attacks
 from vfl.audit.recording import Recording, record, recorded, recorded_config
-from vfl.audit.schema import NONE, Attempt, Audit, Untested, load_audit, save_audit
+from vfl.audit.schema import NONE, Attempt, Audit, Trial, Untested, load_audit
+from vfl.audit.trials import try_defences
 from vfl.config import RunConfig
 from vfl.config.places import NONE as NO_DEFENCE
 from vfl.errors import InterruptedRunError, UserError, in_words
@@ -34,51 +34,10 @@ CONFIGURED = "as configured"
 """The defence of a config that has one."""
 RECORDING, ATTACKS = 0.3, 0.5
 """Which shares of the budget the recording, and it with the attacks, may take where defences follow."""
-REPORTS = 0.97
+REPORTS = 0.95
 """From here on what is left of the budget is for the reports."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What the user asks of an audit besides the config."""
-
-    budget: float
-    limit: float = 0.1
-    defences: tuple[Any, ...] | None = None
-    """What a config says under `defence`, each; None for all that apply, () for none."""
-    attacks: tuple[str, ...] | None = None
-    """The attacks to try, by name; None for all."""
-    changes: tuple[str, ...] = ()
-    """Changes for attacks on a transcript."""
-    command: str = ""
-    quiet: bool = False
-    resume: bool = False
-
-
-@dataclass
-class Run:
-    """An audit as it goes on: what is known so far is in the folder at any time."""
-
-    out: Path
-    audit: Audit
-    budget: Budget
-    wanted: Wanted
-    seats: list[tuple[Seat, ...]] = field(default_factory=list)
-    kept: list[Attempt] = field(default_factory=list)
-    """What an earlier process of this audit came to."""
-    stop: threading.Event = field(default_factory=threading.Event)
-    evidence: Evidence | None = None
-
-    def save(self) -> None:
-        """Write down what is known so far."""
-        self.audit = self.audit.model_copy(update={"seconds": round(self.budget.used, 1)})
-        self.audit = conclude(self.audit, self.seats)
-        save_audit(self.out, self.audit)
-
-    def note(self, attempt: Attempt) -> None:
-        """Take in an attempt."""
-        self.audit.attempts.append(attempt)
-        self.save()
+EVERYTHING = 0.9
+"""A seat that knows so much of what a guess leaves open is tried with slow attacks last."""
 
 
 def audit_config(config: RunConfig, name: str, out: Path, wanted: Wanted) -> Audit:
@@ -91,7 +50,10 @@ def audit_config(config: RunConfig, name: str, out: Path, wanted: Wanted) -> Aud
     def work(watch: CellsProgress) -> None:
         recording = _recorded(run, config, watch)
         run.evidence = Evidence.of(config)
-        _attack(run, recording, config, watch, until=REPORTS if wanted.defences == () else ATTACKS)
+        later = _attack(run, recording, config, watch, until=REPORTS if wanted.defences == () else ATTACKS)
+        if wanted.defences != ():
+            try_defences(run, config, later.planned, watch, until=REPORTS)
+        later.attempt(watch)
 
     return _carry_out(run, work)
 
@@ -106,22 +68,16 @@ def audit_transcripts(transcripts: dict[Seat, Path], name: str, out: Path, wante
     def work(watch: CellsProgress) -> None:
         run.evidence = Evidence.of(first.config)
         recording = Recording(transcripts, first.config)
-        _attack(run, recording, first.config, watch, until=REPORTS)
+        _attack(run, recording, first.config, watch, until=REPORTS).attempt(watch)
 
     return _carry_out(run, work)
-
-
-def digest_of(tree: dict[str, Any]) -> str:
-    """Return the SHA-256 of a config in canonical JSON."""
-    return hashlib.sha256(json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _begin(out: Path, audit: Audit, wanted: Wanted, config: RunConfig) -> Run:
     check_names(wanted.attacks or ())
     base = NONE if config.defence == NO_DEFENCE else CONFIGURED
     audit = audit.model_copy(update={"versions": made_with(), "command": wanted.command, "base": base})
-    kept: list[Attempt] = []
-    spent = 0.0
+    kept, kept_trials, spent = list[Attempt](), list[Trial](), 0.0
     if wanted.resume:
         before = load_audit(out)
         if before.digest != audit.digest:
@@ -129,8 +85,9 @@ def _begin(out: Path, audit: Audit, wanted: Wanted, config: RunConfig) -> Run:
                 f"--resume: the audit in {out} is of another config; choose another --out, or leave --resume out"
             )
         kept, spent = [one for one in before.attempts if one.outcome in ("done", "refused")], before.seconds
+        kept_trials = before.trials
     # A resumed audit has the whole budget again for what is left: what was used is counted on top.
-    return Run(out, audit, Budget(wanted.budget + spent, spent), wanted, kept=kept)
+    return Run(out, audit, Budget(wanted.budget + spent, spent), wanted, kept=kept, kept_trials=kept_trials)
 
 
 def _carry_out(run: Run, work: Any) -> Audit:
@@ -195,7 +152,22 @@ def _recorded(run: Run, config: RunConfig, watch: CellsProgress) -> Recording:
     return found
 
 
-def _attack(run: Run, recording: Recording, config: RunConfig, watch: CellsProgress, *, until: float) -> None:
+@dataclass(frozen=True)
+class _Later:
+    """The attacks that take long, from seats that have learned everything already: they could show nothing worse."""
+
+    run: Run
+    bench: Bench
+    planned: list[Planned]
+    """All attacks, those that were made too."""
+    left: list[Planned]
+
+    def attempt(self, watch: CellsProgress) -> None:
+        """Make them with what is left of the budget."""
+        attempt_all(self.run, self.bench, self.left, watch, until=REPORTS)
+
+
+def _attack(run: Run, recording: Recording, config: RunConfig, watch: CellsProgress, *, until: float) -> _Later:
     """Attack the recording from every seat that there is, with all that can be played from it."""
     settings = {seat: Transcript(path).setting for seat, path in recording.transcripts.items()}
     run.seats = [(seat,) for seat in settings]
@@ -204,32 +176,12 @@ def _attack(run: Run, recording: Recording, config: RunConfig, watch: CellsProgr
     first = next(iter(settings.values()))
     run.audit = run.audit.model_copy(update={"training": recording.training, "samples": first.samples})
     bench = Bench(recording, run.out, run.audit.base, changes=run.wanted.changes)
-    attempt_all(run, bench, planned, watch, until=until)
+    quick = [one for one in planned if one.refusal or not is_slow(one)]
+    attempt_all(run, bench, quick, watch, until=until)
+    known = {who(one.adversary) for one in run.audit.findings if one.beyond >= EVERYTHING and one.what != "labels"}
+    slow = [one for one in planned if one not in quick]
+    attempt_all(run, bench, [one for one in slow if who(one.seats) not in known], watch, until=until)
     if run.evidence is not None:
-        update = run.evidence.shown(run.out, [one for one in run.audit.attempts if one.defence == run.audit.base])
-        run.audit = run.audit.model_copy(update=update)
+        run.audit = run.audit.model_copy(update=run.evidence.shown(run.out, run.audit.attempts))
     run.save()
-
-
-def attempt_all(run: Run, bench: Bench, planned: list[Planned], watch: CellsProgress, *, until: float) -> list[Attempt]:
-    """Make all attempts that an earlier process has not made; each is written down as it ends."""
-    names = {(attacker(one), one.defence): one for one in run.kept}
-    there = [(one, names.get((one.name, bench.defence))) for one in planned]
-    made = [kept for _, kept in there if kept is not None]
-    for before in made:
-        run.note(before)
-    missing = [one for one, kept in there if kept is None]
-    watch.plan(sum(not one.refusal for one in missing))
-    trying = make_attempts(bench, missing, run.budget, run.stop, until=until, begins=lambda one: watch.begins(one.name))
-    for one, attempt in trying:
-        run.note(attempt)
-        made.append(attempt)
-        if attempt.outcome != "refused":
-            watch.ends(one.name, _said(attempt))
-    return made
-
-
-def _said(attempt: Attempt) -> str:
-    time = "" if attempt.seconds is None else f" ({attempt.seconds:.1f} s)"
-    label = attempt.state if attempt.outcome == "done" else attempt.outcome
-    return f"{ {'guess': 'no more than a guess', 'partly': 'partly leaked'}.get(label, label) }{time}"
+    return _Later(run, bench, planned, [one for one in slow if who(one.seats) in known])

@@ -124,15 +124,16 @@ def reason(refusal: CafeError) -> str:
     return refusal.reason if isinstance(refusal, RefusalError) else str(refusal)
 
 
-def _tier(planned: Planned) -> int:
-    name = planned.section.name
-    if name in WORST:
-        return 0
+def is_slow(planned: Planned) -> bool:
+    """Tell whether an attack takes thousands of iterations."""
     try:
-        module = attacks.find(name).__module__
+        return attacks.find(planned.section.name).__module__.startswith(SLOW)
     except UserError:
-        return 1
-    return 2 if module.startswith(SLOW) else 1
+        return False
+
+
+def _tier(planned: Planned) -> int:
+    return 0 if planned.section.name in WORST else 2 if is_slow(planned) else 1
 
 
 def _place(planned: Planned, there: Sequence[Seat]) -> tuple[int, ...]:

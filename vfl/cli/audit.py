@@ -64,7 +64,7 @@ def audit(
         raise UserError("name a run's YAML file (see configs/), or the transcript/ folders of a recorded run")
     from vfl.audit.budget import seconds_of
     from vfl.audit.conditions import Condition
-    from vfl.audit.main import Wanted
+    from vfl.audit.course import Wanted
     from vfl.folder import held
 
     conditions = [Condition.read(text) for text in fail_if or ()]
@@ -87,6 +87,23 @@ def audit(
     failures = [failure for one in conditions if (failure := one.failure(found))]
     if failures:
         raise RunFailedError(f"--fail-if {'; '.join(failures)}")
+
+
+def submit(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs, sweeps or audits.")],
+    kept: Annotated[Path, typer.Option(help="The folder where results are kept.")] = Path("experiments/results"),
+    docs: Annotated[Path, typer.Option(help="The folder of pages whose tables are filled in.")] = Path("docs"),
+) -> None:
+    """Add what runs, sweeps or audits measured to the leaderboard, and write its table in the docs anew."""
+    from vfl.audit.leaderboard import NAME
+    from vfl.audit.leaderboard import submit as add
+    from vfl.sweep.results.docs import fill_docs
+
+    if not docs.is_dir():
+        raise UserError(f"--docs {docs}: there is no such folder; run it where the docs are, or name them")
+    print(f"{add(folders, kept)} lines are kept in {kept / f'{NAME}.json'}")
+    for page in fill_docs(docs, Path("experiments/paper"), kept):
+        print(f"{page} is written")
 
 
 def print_schema() -> None:
