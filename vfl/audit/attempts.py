@@ -123,6 +123,7 @@ def read_attempt(made: Attempt, bench: Bench, planned: Planned) -> Attempt:
             "sentence": found.sentence,
             "seconds": summary.seconds.total,
             "ledger": used_words(summary.attack) if summary.attack.used else "",
+            "used": list(map(str, summary.attack.used)),
             "certified": summary.attack.certified,
             "findings": findings,
         }

@@ -1,7 +1,7 @@
 """Which defences an audit tries: those that act where a seat learned too much, mild ones before strong ones."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +25,10 @@ STRENGTHS: dict[str, tuple[dict[str, Any], ...]] = {
     "clip": ({"norm": 0.03},),
 }
 """With which options a defence is tried, in this order; one that is not here has its defaults."""
-WATCHED: dict[Place, tuple[SeatKind, ...]] = {
-    "uploads": ("coordinator",),
-    "answers": ("worker", "coordinator"),
-    "outputs": ("label_holder",),
-}
-"""Whose view a place is part of: the coordinator sees what answers do to labels in the gradients, too."""
+SEEN: dict[str, Place] = {"outputs": "outputs", "answers": "answers", "gradients": "uploads"}
+"""At which place a defence changes what an attack used."""
+SEATS: dict[SeatKind, Place] = {"label_holder": "outputs", "worker": "answers", "coordinator": "uploads"}
+"""The same for an attack that does not say what it used, by its seat."""
 LAST = ("breaker", "soteria", "clip")
 """They stop training, or little: tried last."""
 
@@ -43,10 +41,12 @@ class Candidate:
     section: dict[Place, Any]
     places: tuple[Place, ...]
 
-    def concerns(self, seats: Sequence[Seat]) -> bool:
-        """Tell whether what these seats see depends on it."""
-        kinds = {seat.kind for seat in seats}
-        return any(kinds & set(WATCHED[place]) for place in self.places)
+
+def place_of(seats: Sequence[Seat], used: Sequence[str]) -> Place:
+    """Return where a defence must act to change what an attack saw."""
+    seen = [place for what, place in SEEN.items() if what in used]
+    kinds = {seat.kind for seat in seats}
+    return (seen or [place for kind, place in SEATS.items() if kind in kinds])[0]
 
 
 def named_candidate(tree: Any) -> Candidate:
@@ -56,11 +56,9 @@ def named_candidate(tree: Any) -> Candidate:
     return Candidate(defence_words(by_place), by_place, tuple(by_place))
 
 
-def all_candidates(learned: Sequence[Sequence[Seat]]) -> list[Candidate]:
-    """Return all defences that act on what these seats see, taking turns among the places."""
-    kinds = {seat.kind for seats in learned for seat in seats}
-    places = [place for place in PLACES if kinds & set(WATCHED[place][:1])]
-    each = [list(_at(place)) for place in places]
+def all_candidates(needed: Collection[Place]) -> list[Candidate]:
+    """Return all defences that act at these places, which take turns."""
+    each = [list(_at(place)) for place in PLACES if place in needed]
     turns = itertools.chain.from_iterable(itertools.zip_longest(*each))
     return [one for one in turns if one is not None]
 

@@ -63,7 +63,8 @@ class Attempt(Part):
     seconds: Measure = None
     folder: str = ""
     ledger: str = ""
-    """What the attack used."""
+    """What the attack used, in words."""
+    used: list[str] = Field(default_factory=list)
     certified: Count | None = None
     findings: list[Finding] = Field(default_factory=list)
 

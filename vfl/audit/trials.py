@@ -10,6 +10,7 @@ from vfl.audit.defences import (
     Candidate,
     all_candidates,
     named_candidate,
+    place_of,
     together,
     told_attackers,
     with_candidate,
@@ -19,7 +20,7 @@ from vfl.audit.plan import NOT_SHOWN, Planned
 from vfl.audit.recording import record, recorded_config
 from vfl.audit.schema import Attempt, Recommendation, Training, Trial
 from vfl.config import RunConfig
-from vfl.config.places import PLACES, Place
+from vfl.config.places import Place
 from vfl.errors import CafeError, InterruptedRunError
 from vfl.files import remove
 from vfl.folder.transcript import Transcript
@@ -37,12 +38,18 @@ class Defending:
     """What defences are tried with: the config, the attackers that learned too much, and how far they came."""
 
     config: RunConfig
-    attackers: tuple[Planned, ...]
+    attackers: dict[Place, list[Planned]]
+    """By the place where a defence must act to change what they see."""
     rounds: int
 
     def against(self, candidate: Candidate) -> list[Planned]:
         """Return the attackers whose view a defence changes."""
-        return [one for one in self.attackers if candidate.concerns(one.seats)]
+        return [one for place in candidate.places for one in self.attackers.get(place, ())]
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of all attackers."""
+        return {one.name for own in self.attackers.values() for one in own}
 
 
 def try_defences(
@@ -54,8 +61,8 @@ def try_defences(
         run.audit.recommendation = Recommendation(sentence=_nothing_to_stop(run))
         return
     given = run.wanted.defences
-    found = all_candidates([one.seats for one in attackers]) if given is None else list(map(named_candidate, given))
-    with_these = Defending(config, tuple(attackers), run.audit.training.rounds)
+    found = all_candidates(attackers) if given is None else list(map(named_candidate, given))
+    with_these = Defending(config, attackers, run.audit.training.rounds)
     for candidate in found:
         _try(run, with_these, candidate, watch, until=SINGLE * until if given is None else until)
     if given is None:
@@ -65,9 +72,9 @@ def try_defences(
     run.audit.recommendation = recommend(run, with_these)
 
 
-def worst_attackers(run: Run, planned: Sequence[Planned]) -> list[Planned]:
+def worst_attackers(run: Run, planned: Sequence[Planned]) -> dict[Place, list[Planned]]:
     """Return the attackers that learned more than the limit: for each seat and kind of data the one that knows most."""
-    plans = {one.name: one for one in planned}
+    plans, used = {one.name: one for one in planned}, {attacker(one): one.used for one in run.audit.attempts}
     worst: dict[tuple[str, str, str], tuple[float, str]] = {}
     for attempt in run.audit.attempts:
         for finding in attempt.findings if attempt.defence == run.audit.base else ():
@@ -77,7 +84,10 @@ def worst_attackers(run: Run, planned: Sequence[Planned]) -> list[Planned]:
                 if key not in worst or finding.beyond > worst[key][0] + 0.02:
                     worst[key] = (finding.beyond, attacker(attempt))
     named = dict.fromkeys(name for _, name in sorted(worst.values(), key=lambda one: -one[0]))
-    return [plans[name] for name in named if name in plans][:MOST_ATTACKERS]
+    found: dict[Place, list[Planned]] = {}
+    for one in [plans[name] for name in named if name in plans][:MOST_ATTACKERS]:
+        found.setdefault(place_of(one.seats, used[one.name]), []).append(one)
+    return found
 
 
 def _try(run: Run, tried: Defending, candidate: Candidate, watch: CellsProgress, *, until: float) -> None:
@@ -162,7 +172,7 @@ def _cheapest_together(run: Run, tried: Defending, found: Sequence[Candidate]) -
     """Return the cheapest defences that hold at each place where one is needed; None if a place has none."""
     trials = {one.defence: one for one in run.audit.trials}
     chosen: list[Candidate] = []
-    for place in _needed(tried):
+    for place in tried.attackers:
         holding = [one for one in found if one.places == (place,) and _holds(trials[one.label])]
         if not holding:
             return None
@@ -170,23 +180,10 @@ def _cheapest_together(run: Run, tried: Defending, found: Sequence[Candidate]) -
     return together(chosen)
 
 
-def _needed(tried: Defending) -> list[Place]:
-    """Return at which places something must be done, by the seats of the attackers."""
-    needed = []
-    for place in PLACES:
-        main = {"uploads": {"coordinator"}, "outputs": {"label_holder"}, "answers": {"worker"}}[place]
-        others = {"coordinator", "label_holder", "worker"} - main
-        kinds = [{seat.kind for seat in one.seats} for one in tried.attackers]
-        alone = [own for own in kinds if main & own and (len(own) == 1 or place == "outputs" or not others & own)]
-        if alone:
-            needed.append(place)
-    return needed
-
-
 def recommend(run: Run, tried: Defending) -> Recommendation:
     """Return the cheapest of the defences that keep every seat below the limit, or the sentence that none does."""
     audit = run.audit
-    everybody = {one.name for one in tried.attackers}
+    everybody = tried.names
     whole = [one for one in audit.trials if _holds(one) and everybody <= set(one.held_against)]
     limit = f"the limit of {audit.limit:g}"
     if whole:
