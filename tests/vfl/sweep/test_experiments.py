@@ -66,7 +66,7 @@ def test_every_number_that_is_transcribed_is_on_the_page():
         plan = load_plan(file, size="paper")
         section = page.partition(f"## {plan.paper.table}: ")[2].partition("**Size `small`**")[0]
         for row, columns in plan.paper.numbers.items():
-            (line,) = [line for line in section.splitlines() if line.startswith(f"| {row} |")]
+            line = next(line for line in section.splitlines() if line.startswith(f"| {row} |"))
             for column in columns:
                 for value in plan.paper.printed(row, column, plan.table.value).values():
                     assert f"({value:g})" in line, (file, row, column)
