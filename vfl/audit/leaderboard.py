@@ -8,12 +8,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from vfl.audit.config_digest import digest_of
 from vfl.audit.defences import defence_words
 from vfl.audit.judgement import who
 from vfl.audit.plan import attack_words
 from vfl.audit.schema import FILE as AUDIT
-from vfl.audit.schema import Attempt, Audit, load_audit
+from vfl.audit.schema import Attempt, Audit, digest_of, load_audit
 from vfl.errors import UserError
 from vfl.files import read_plain, write_text
 from vfl.folder.schema import Measure, checked

@@ -8,16 +8,15 @@ from typing import Any
 
 from vfl.audit.attempts import Bench
 from vfl.audit.budget import Budget
-from vfl.audit.config_digest import digest_of
 from vfl.audit.course import Run, Wanted, attempt_all
+from vfl.audit.document.page import FILE as PAGE
+from vfl.audit.document.page import audit_page
+from vfl.audit.document.pdf import write_pdf
 from vfl.audit.evidence import Evidence
 from vfl.audit.judgement import who
-from vfl.audit.page import FILE as PAGE
-from vfl.audit.page import audit_page
-from vfl.audit.pdf import write_pdf
 from vfl.audit.plan import Planned, check_names, is_slow, plan_attacks
 from vfl.audit.recording import Recording, record, recorded, recorded_config
-from vfl.audit.schema import NONE, Attempt, Audit, Trial, Untested, load_audit
+from vfl.audit.schema import NONE, Attempt, Audit, Trial, Untested, digest_of, load_audit
 from vfl.audit.trials import try_defences
 from vfl.config import RunConfig
 from vfl.config.places import NONE as NO_DEFENCE

@@ -1,5 +1,6 @@
 """`audit.json`: everything that an audit found. `cafe audit --schema` prints this as a JSON schema."""
 
+import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -200,3 +201,8 @@ def load_audit(folder: Path) -> Audit:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{folder} is not an audit's folder: {FILE} cannot be read ({error})") from None
     return checked(Audit, found, folder / FILE)
+
+
+def digest_of(tree: dict[str, Any]) -> str:
+    """Return the SHA-256 of a config in canonical JSON."""
+    return hashlib.sha256(json.dumps(tree, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

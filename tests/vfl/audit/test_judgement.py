@@ -6,8 +6,8 @@ from tests.vfl.audit.made import attempt, finding, made_audit
 from vfl.audit.budget import Budget, seconds_of
 from vfl.audit.conditions import Condition
 from vfl.audit.document import chapters, texts
+from vfl.audit.document.page import audit_page
 from vfl.audit.judgement import conclude
-from vfl.audit.page import audit_page
 from vfl.errors import UserError
 from vfl.seats import COORDINATOR, Seat
 

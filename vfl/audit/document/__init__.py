@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from vfl.audit import auditor
+from vfl.audit.document import auditor
 from vfl.audit.judgement import attacker, who
 from vfl.audit.schema import Attempt, Audit, State, Trial
 from vfl.folder.words import size
