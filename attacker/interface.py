@@ -70,6 +70,7 @@ _OURS = (
     "labels.clusters",
     "labels.scoring",
     "outputs.attack",
+    "outputs.inverse",
 )
 attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])
 
