@@ -69,6 +69,7 @@ _OURS = (
     "matching.rivals",
     "labels.clusters",
     "labels.scoring",
+    "labels.completion",
     "outputs.attack",
     "outputs.inverse",
 )
