@@ -115,7 +115,7 @@ def _regress(head: nn.Linear, outputs: Tensor, y: Tensor) -> None:
     def loss() -> float:
         optimiser.zero_grad()
         found = cross_entropy(head(outputs), y) + WEIGHT_DECAY * head.weight.square().sum()
-        found.backward()  # type: ignore[no-untyped-call]
+        found.backward()
         return float(found.detach())
 
     optimiser.step(loss)

@@ -44,7 +44,7 @@ def learn(model: nn.Module, few: Few, *, steps: int, rate: float, weight: float,
         targets = torch.cat([hot[some], *guessed])
         loss = _loss(model, x, targets, weight * step / steps)
         optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
     model.eval()
 

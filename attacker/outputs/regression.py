@@ -122,7 +122,7 @@ def _network(
         optimiser.zero_grad()
         noisy = rows.float() + 0.05 * torch.randn(rows.shape)  # few pairs: the network would learn them by heart
         loss = mse_loss(predict(noisy), targets.float())
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimiser.step()
         with torch.no_grad():
             now = float(mse_loss(predict(left_rows), left_targets.float()))

@@ -82,7 +82,11 @@ def test_changed_samples_are_of_the_same_shape(shape):
 @pytest.mark.parametrize(
     ("known", "seats", "sentence"),
     [
-        ({0: 0, 1: 1}, (Seat("worker", 1),), "a known sample of each class.*attack.known has samples of 2 of 3 classes"),
+        (
+            {0: 0, 1: 1},
+            (Seat("worker", 1),),
+            "a known sample of each class.*attack.known has samples of 2 of 3 classes",
+        ),
         ({0: 0, 1: 1, 999: 2}, (Seat("worker", 1),), "samples below 300"),
         ({0: 0, 1: 1, 2: 2}, (COORDINATOR,), "it needs a worker's seat, and the adversary is the coordinator"),
     ],
