@@ -72,6 +72,7 @@ _OURS = (
     "labels.completion",
     "outputs.attack",
     "outputs.inverse",
+    "outputs.grn",
 )
 attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])
 

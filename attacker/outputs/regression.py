@@ -58,7 +58,7 @@ def fit(rows: Tensor, targets: Tensor, *, sizes: tuple[int, int], seed: int, cla
         pairs = (rows[into], targets[into], rows[out], targets[out])
         ways["ridge regression"].append(_ridge(*pairs))
         with seeded(seed, "inverse network", number):
-            ways["inverse network"].append(_network(*pairs, sizes))
+            ways["inverse network"].append(_network(*pairs, sizes=sizes))
         mean = targets[into].mean(0)
         means.append(float(mse_loss(mean.expand_as(targets[out]), targets[out])) * len(out))
         if classes is not None:
@@ -101,7 +101,7 @@ def _ridge(rows: Tensor, targets: Tensor, left_rows: Tensor, left_targets: Tenso
 
 
 def _network(
-    rows: Tensor, targets: Tensor, left_rows: Tensor, left_targets: Tensor, sizes: tuple[int, int]
+    rows: Tensor, targets: Tensor, left_rows: Tensor, left_targets: Tensor, *, sizes: tuple[int, int]
 ) -> tuple[Predict, float]:
     """Return a network of two hidden layers as it was when it did best on what was left out, and its error there."""
     hidden, steps = sizes
