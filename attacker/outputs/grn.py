@@ -40,7 +40,9 @@ class GRN(AttackPlugin):
     hidden: tuple[int, ...] = Field((200, 100), description="units of the generator's hidden layers")
     epochs: int = Field(60, ge=1, description="of training, over every sample's last round")
     rate: float = Field(0.003, gt=0, description="the learning rate (Adam)")
-    spread: float = Field(1.0, ge=0, description="weight of what keeps a column's variance at 1, that of scaled columns")
+    spread: float = Field(
+        1.0, ge=0, description="weight of what keeps a column's variance at 1, that of scaled columns"
+    )
 
     def start(self, setting: Setting) -> Attack:
         """Begin, if these are tables of which the label holder has columns."""
@@ -95,6 +97,8 @@ class _Generating:
         generator = _layers([own.shape[1] + noise, *options.hidden, noise])
         optimiser = torch.optim.Adam(generator.parameters(), lr=options.rate)
         model, last = first_model(self._setting), self._last_rounds()
+        if not last:
+            raise UserError(f"attack.name: {NAME} takes batches of two samples at the least: it compares them")
         errors: list[float] = []
         for epoch in range(options.epochs):
             progress("training the generator", epoch, options.epochs)
@@ -140,7 +144,9 @@ class _Generating:
             each = (torch.cat(list(outputs), dim=1) for outputs in (said, one.outputs))
             found, truth = (torch.softmax(functional_call(model.top, top, (z,)), dim=1) for z in each)
             pairs = [(found, truth)]
-        return sum((mse_loss(a, b) / b.var(0, unbiased=False).mean().clamp(min=1e-12) for a, b in pairs), torch.zeros(()))
+        return sum(
+            (mse_loss(a, b) / b.var(0, unbiased=False).mean().clamp(min=1e-12) for a, b in pairs), torch.zeros(())
+        )
 
 
 def _layers(widths: Sequence[int]) -> nn.Sequential:

@@ -12,7 +12,7 @@ from attacker.start import start_attack
 from tests.seats_support import seated, seen_from
 from vfl.errors import UserError
 from vfl.maths.metrics import r2
-from vfl.observation import Held, Setting
+from vfl.observation import Setting
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
@@ -29,7 +29,6 @@ def known_by_holder(model, *, known=30, training=FROZEN, samples=120, rounds=12)
     boxes = tuple(partition((8,), 2))
     whole = Setting(model, boxes, 2, samples, 10, "epochs", rounds, training.frozen, 5, "cpu", auxiliary=known)
     setting = seated(whole, (HOLDER,), x, y)
-    setting = replace(setting, held=Held(setting.held.slices, x[:known]))
     return x, setting, list(seen_from(setting, x, y, training))
 
 
