@@ -14,6 +14,7 @@ from vfl.device import one_thread
 from vfl.errors import UserError
 from vfl.models import build_bottom, output_width
 from vfl.observation import Tensors, WorkerObservation
+from vfl.optimisers.training import LossName
 from vfl.seats import SeatKind
 from vfl.seeds import seeded
 
@@ -31,6 +32,8 @@ class ModelCompletion(AttackPlugin):
     """
 
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"worker"}),)
+    losses: ClassVar[frozenset[LossName]] = frozenset({"cross_entropy", "binary"})  # it reads no gradient
+    weighs: ClassVar[bool] = True
     known: dict[int, int] = Field({}, description="classes of samples that the worker knows, as {sample: class}")
     steps: int = Field(300, ge=1, description="of training, on 32 samples with a label and 64 without")
     rate: float = Field(0.0005, gt=0, description="the learning rate (Adam)")

@@ -34,6 +34,7 @@ class GRN(AttackPlugin):
     """
 
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"coordinator", "label_holder"}),)
+    weighs: ClassVar[bool] = True
     fits: Literal["confidences", "outputs"] = Field(
         "confidences", description="what must fit: the model's probabilities, as in the paper, or the workers' outputs"
     )

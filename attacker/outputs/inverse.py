@@ -12,6 +12,7 @@ from attacker.passes import by_passes
 from vfl.device import one_thread
 from vfl.errors import UserError
 from vfl.observation import LabelHolderObservation
+from vfl.optimisers.training import LossName
 from vfl.seats import SeatKind
 
 NAME = "inverse_network"
@@ -28,6 +29,8 @@ class InverseNetwork(AttackPlugin):
     """
 
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"label_holder"}),)
+    losses: ClassVar[frozenset[LossName]] = frozenset({"cross_entropy", "binary", "squared"})  # it reads no gradient
+    weighs: ClassVar[bool] = True
     hidden: int = Field(256, ge=1, description="units of each of the network's two hidden layers")
     steps: int = Field(600, ge=1, description="of gradient descent at the most, for each of five networks")
     passes: int = Field(8, ge=1, description="of each sample's outputs the last so many are looked at")
@@ -94,7 +97,7 @@ class _Inverse:
             seen = f"{int(there.sum())} of {len(known)} known samples"
             raise UserError(f"attack.name: {NAME} has seen outputs of {seen} only; {LEAST} are the least: more rounds")
         classes = None
-        if self._setting.labels is not None:
+        if self._setting.labels is not None and not self._setting.loss.of_number:
             classes = torch.tensor(self._setting.labels[: len(known)])[there]
         options, seed = self._options, self._setting.seed + worker
         sizes = (options.hidden, options.steps)
