@@ -190,7 +190,7 @@ def add_attack(out: Path, found: Attacked) -> None:
 
 
 def _state(out: Path) -> Path:
-    """Return where the workers of a run that may be resumed keep their secrets and counts: not in `out`, which the attack has."""
+    """Return where workers of a run that may be resumed keep secrets and counts: not in `out`, which the attack has."""
     return state_folder(f"runs/{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]}")
 
 

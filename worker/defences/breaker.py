@@ -222,4 +222,5 @@ def _basis(shown: Tensor, samples: int) -> Tensor:
     """Return an orthonormal basis of the subspace that a weight gradient's rows are in, of so many samples' h."""
     _, values, basis = torch.linalg.svd(shown, full_matrices=False)
     rank = int((values[:samples] > NOISE * values[0]).sum())  # beyond it vectors point where rounding says
-    return basis[:rank].T.contiguous()
+    kept: Tensor = basis[:rank].T.contiguous()
+    return kept

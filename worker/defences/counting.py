@@ -156,8 +156,8 @@ class _Ledger:
     def _give_up(self, error: OSError) -> None:
         """Go on without a file; it goes, so that no restarted worker trusts a count that ended too early."""
         print(
-            f"what this worker's defences count cannot be kept in {self._path} ({error.strerror}): the run goes on, but "
-            f"if this worker is restarted it uploads nothing more (cafe work --state DIR names another folder)",
+            f"what this worker's defences count cannot be kept in {self._path} ({error.strerror}): the run goes on, "
+            f"but if this worker is restarted it uploads nothing more (cafe work --state DIR names another folder)",
             file=sys.stderr,
             flush=True,
         )
