@@ -13,7 +13,7 @@ from vfl.cli.ending import finish, reported, show
 from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, check_addresses, no_link, results_folder
 from vfl.config import RunConfig, apply_change, parse_config
 from vfl.errors import UserError
-from vfl.seats import adversary_of, in_words
+from vfl.seats import adversary_of, names_of_seats
 
 if TYPE_CHECKING:
     from vfl.datasets import Data
@@ -53,7 +53,7 @@ def attack(
         apply_change(tree, change)
     config = parse_config(tree, "the recorded config")
     if [*config.seats] != seats:
-        raise UserError(f"--set adversary: {transcript} holds what {in_words(seats)} saw; name other transcripts")
+        raise UserError(f"--set adversary: {transcript} holds what {names_of_seats(seats)} saw; name other transcripts")
     sections = {"model": recorded.config.model.model_dump(mode="json"), "data": tree["data"], "attack": tree["attack"]}
     said = [name or "", *(change.partition("=")[2] for change in changes or [])]
     refuse_imports(sections, said, transcript)
