@@ -35,6 +35,8 @@ class Bench:
     defence: str = NONE
     below: str = "attempts"
     """The folder in the audit's folder that holds those of this bench."""
+    rounds: int | None = None
+    """How many rounds attacks are shown, the first ones; all by default."""
     changes: tuple[str, ...] = ()
     """What the user changes for all attempts, as in `cafe attack --set`."""
 
@@ -92,6 +94,7 @@ def make_attempt(bench: Bench, planned: Planned, stop: threading.Event, seconds:
     if ":" in planned.section.name:
         changes.append(f"attack.name={planned.section.name}")
     command = ["attack", *transcripts, *_set(changes), "--out", str(folder), "--quiet"]
+    command += [] if bench.rounds is None else ["--rounds", str(bench.rounds)]
     threads = str(max(1, (os.cpu_count() or 1) // AT_ONCE))
     made = _blank(planned, bench).model_copy(update={"folder": folder.relative_to(bench.out).as_posix()})
     kills = memory_kills()

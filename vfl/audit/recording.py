@@ -54,9 +54,12 @@ def training_of(summary: Summary, config: RunConfig) -> Training:
     )
 
 
-def recorded_config(config: RunConfig, defence: Any = None, rounds: int | None = None) -> RunConfig:
+def recorded_config(
+    config: RunConfig, defence: Any = None, *, rounds: int | None = None, auxiliary: int = 0
+) -> RunConfig:
     """Return the config of a run that attacks nothing, and in which every party keeps what it sees."""
     tree = config.model_dump(mode="json")
+    tree["auxiliary"] = auxiliary or tree["auxiliary"]
     tree |= {"adversary": adversary_of(all_seats(config.topology)), "attack": {"name": "none"}, "transcript": True}
     tree["snapshots"] = tree["federation"]["checkpoint_every"] = None
     if defence is not None:

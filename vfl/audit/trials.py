@@ -113,7 +113,7 @@ def _carry_out_trial(
     name = f"a run with {candidate.label}"
     folder = run.out / "defences" / f"{len(run.audit.trials):02d}"
     try:
-        config = recorded_config(tried.config, trial.section, tried.rounds)
+        config = recorded_config(tried.config, trial.section, rounds=tried.rounds, auxiliary=run.wanted.auxiliary)
         if run.evidence is not None:
             check(config, run.evidence.data)
         watch.plan(1)
