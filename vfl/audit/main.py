@@ -9,6 +9,7 @@ from typing import Any
 from vfl.audit.attempts import Bench
 from vfl.audit.budget import Budget
 from vfl.audit.course import Run, Wanted, attempt_all
+from vfl.audit.defences import named_candidate, with_candidate
 from vfl.audit.document.page import FILE as PAGE
 from vfl.audit.document.page import audit_page
 from vfl.audit.document.pdf import write_pdf
@@ -21,6 +22,8 @@ from vfl.audit.soonest import look_for_rounds
 from vfl.audit.trials import try_defences, worst_attackers
 from vfl.config import RunConfig
 from vfl.config.places import NONE as NO_DEFENCE
+from vfl.datasets import Data
+from vfl.datasets.slices import load_data
 from vfl.errors import InterruptedRunError, UserError, in_words
 from vfl.files import write_text
 from vfl.folder.transcript import Transcript
@@ -45,11 +48,13 @@ def audit_config(config: RunConfig, name: str, out: Path, wanted: Wanted) -> Aud
     tree = config.model_dump(mode="json")
     digest = digest_of(tree)
     audit = Audit(name=name, budget=wanted.budget, limit=wanted.limit, config=tree, digest=digest, seed=config.seed)
+    for tree in wanted.defences or ():  # a wrong one ends the audit before it begins
+        recorded_config(config, with_candidate(config, named_candidate(tree)))
     run = _begin(out, audit, wanted, config)
 
     def work(watch: CellsProgress) -> None:
-        recording = _recorded(run, config, watch)
-        run.evidence = Evidence.of(config)
+        run.evidence = Evidence(load_data(config), config)
+        recording = _recorded(run, config, watch, run.evidence.data)
         later = _attack(run, recording, config, watch, until=REPORTS if wanted.defences == () else ATTACKS)
         if wanted.defences != ():
             try_defences(run, config, later.planned, watch, until=REPORTS)
@@ -127,7 +132,7 @@ def write_reports(out: Path, audit: Audit) -> None:
         print(f"audit.pdf is not written: {in_words(error)}", file=sys.stderr)
 
 
-def _recorded(run: Run, config: RunConfig, watch: CellsProgress) -> Recording:
+def _recorded(run: Run, config: RunConfig, watch: CellsProgress, data: Data) -> Recording:
     """Run the federation once, every party keeping what it sees, or take what an earlier process recorded."""
     folder, whole = run.out / "record", recorded_config(config, auxiliary=run.wanted.auxiliary)
     if run.wanted.resume and (folder / "summary.json").exists():
@@ -137,7 +142,7 @@ def _recorded(run: Run, config: RunConfig, watch: CellsProgress) -> Recording:
             pass
     watch.plan(1)
     watch.begins("a run in which every party keeps what it sees")
-    found = record(whole, folder, run.stop, run.budget.left(RECORDING))
+    found = record(whole, folder, data, run.budget.left(RECORDING))
     training = found.training
     cut = training.rounds < training.planned
     words = (

@@ -21,10 +21,9 @@ from vfl.audit.recording import record, recorded_config
 from vfl.audit.schema import Attempt, Recommendation, Training, Trial
 from vfl.config import RunConfig
 from vfl.config.places import Place
-from vfl.errors import CafeError, InterruptedRunError
+from vfl.errors import CafeError
 from vfl.files import remove
 from vfl.folder.transcript import Transcript
-from vfl.local.launch import check
 from vfl.sweep.progress import CellsProgress
 
 MOST_ATTACKERS = 6
@@ -112,15 +111,12 @@ def _carry_out_trial(
 ) -> None:
     name = f"a run with {candidate.label}"
     folder = run.out / "defences" / f"{len(run.audit.trials):02d}"
+    watch.plan(1)
     try:
         config = recorded_config(tried.config, trial.section, rounds=tried.rounds, auxiliary=run.wanted.auxiliary)
-        if run.evidence is not None:
-            check(config, run.evidence.data)
-        watch.plan(1)
+        assert run.evidence is not None  # a config's data are there
         watch.begins(name)
-        recording = record(config, folder / "record", run.stop, run.budget.left(until))
-    except InterruptedRunError:
-        raise
+        recording = record(config, folder / "record", run.evidence.data, run.budget.left(until))
     except CafeError as error:
         trial.outcome, trial.sentence = "refused" if error.exit_code == 2 else "failed", str(error)
         watch.ends(name, f"{trial.outcome}: {error}")
