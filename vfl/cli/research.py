@@ -121,7 +121,7 @@ def results(
     from vfl.sweep.results.page import draw_curves, write_page
 
     for source in add or []:
-        print(f"kept as {keep(source, docs, experiments, kept)}")
+        print(f"kept as {' and '.join(map(str, keep(source, docs, experiments, kept)))}")
     draw_curves(experiments, kept)
     for picture in draw_figures(experiments, kept, docs):
         print(f"{picture} is drawn")
