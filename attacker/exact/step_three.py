@@ -67,7 +67,8 @@ def step_three(
         elif bool(h.isfinite().all(dim=1).any()):
             moved = tuple(version.bottoms[worker] for version in versions)
             model, shape = bottoms[worker], box.shape
-            hidden.append(_Hidden.of(worker, layer, model, h, shape, versions=moved, version_of=version_of))
+            own = _Hidden.of(worker, layer, model, h, shape=shape, versions=moved, version_of=version_of)
+            hidden.append(own)
 
     def offer(parts: Sequence[Tensor]) -> None:
         share(progress, lambda: unfinished(setting, fill(parts), cells))
@@ -101,7 +102,7 @@ class _Hidden:
 
     @classmethod
     def of(
-        cls, worker: int, layer: FullyConnected, model: nn.Module, h: Tensor, shape: Shape, *,
+        cls, worker: int, layer: FullyConnected, model: nn.Module, h: Tensor, *, shape: Shape,
         versions: tuple[Tensors, ...], version_of: Tensor | None,
     ) -> "_Hidden":  # fmt: skip
         """Look for identical ones."""
