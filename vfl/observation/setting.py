@@ -62,6 +62,10 @@ class Setting:
     held: Held = field(default_factory=Held, compare=False, repr=False)
     loss: Loss = CROSS_ENTROPY
     """What the label holder's model learns by."""
+    augmented: bool = False
+    """Whether workers change their slices at random in every round."""
+    local_steps: int = 1
+    """Steps that a worker takes before it uploads their mean."""
     widths: tuple[int, ...] = ()
     """The lengths of all outputs, which the coordinator says to each worker; the coordinator's own setting has none."""
 
@@ -99,6 +103,8 @@ class Setting:
             labels=labels,
             still_rounds=still_rounds,
             loss=loss_of(config.training),
+            augmented=config.training.augment.any,
+            local_steps=config.training.local_steps,
         )
 
     @classmethod
