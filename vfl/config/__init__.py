@@ -145,6 +145,8 @@ class RunConfig(Section):
     training: TrainingConfig = TrainingConfig()
     defence: Defences = NONE
     adversary: Adversary = "coordinator"
+    auxiliary: int = Field(0, ge=0)
+    """So many of the samples, the first, the adversary knows whole from elsewhere; they are not scored."""
     attack: PluginSection = PluginSection(name="none")
     device: DeviceConfig = DeviceConfig()
     transcript: bool = False
@@ -185,6 +187,8 @@ class RunConfig(Section):
                 f"make it a multiple of that"
             )
         seats = self.seats
+        if self.auxiliary and seats == (COORDINATOR,):
+            raise ValueError("auxiliary: samples that a curious worker or label holder knows; the adversary is neither")
         if self.federation.checkpoint_every is not None and seats != (COORDINATOR,):
             raise ValueError(
                 "federation.checkpoint_every: a run whose adversary is not the coordinator alone cannot be resumed; "
