@@ -136,7 +136,7 @@ class Top:
         loss = self._loss.total(logits, labels) / (mean_over or self._loss.divisor(labels))
         with running(self._model, "backward"):
             gradients = torch.autograd.grad(loss, [*leaves, *self.parameters.values()], materialize_grads=True)
-        top = dict(zip(self.parameters, gradients[len(leaves) :], strict=True))
+        top: Tensors = dict(zip(self.parameters, gradients[len(leaves) :], strict=True))
         if self._training.local_steps > 1 and top:
             top = self._local_steps(top, torch.cat(leaves, dim=1).detach(), labels, mean_over)
         return Learned(float(loss.detach()), gradients[: len(leaves)], top)
