@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacker.horizontal import Horizontal
-from attacker.interface import Attack, AttackPlugin, Progress, RefusalError, Resumable, attacks, share
+from attacker.interface import Attack, AttackPlugin, Lack, Progress, RefusalError, Resumable, attacks, share
 from attacker.seating import Seating
 from vfl.cluster import leave
 from vfl.errors import CafeError, RunFailedError, UserError
@@ -24,6 +24,9 @@ _KEPT = (torch.float16, torch.float32, torch.float64)
 _SHOWN = "rounds shown"
 """The name of a tensor that no attack's state has."""
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+
+
+WORDS = {"indices": "batches' indices", "parameters": "parameters in force", "batch_size": "sizes of the batches"}
 
 
 def start_attack(section: PluginSection, setting: Setting) -> Attack:
@@ -64,6 +67,10 @@ def _instead(section: PluginSection, setting: Setting) -> str:
 def _start(section: PluginSection, setting: Setting) -> Attack:
     """Start an attack from the seats that it needs; in a horizontal federation one on each worker."""
     plugin = attacks.build(section)
+    missing = sorted(setting.unknown & plugin.needs)
+    if missing:
+        said = "whoever recorded the rounds says that the server does not know them"
+        raise RefusalError(section.name, *(Lack(f"the {WORDS[one]}", said) for one in missing))
     seating = Seating.choose(section.name, plugin.seats, setting.seats)
 
     def start(seen: Setting) -> Attack:
