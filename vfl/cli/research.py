@@ -121,7 +121,7 @@ def results(
     from vfl.sweep.results.page import draw_curves, write_page
 
     for source in add or []:
-        print(f"kept as {keep(source, docs, experiments, kept)}")
+        print(f"kept as {' and '.join(map(str, keep(source, docs, experiments, kept)))}")
     draw_curves(experiments, kept)
     for picture in draw_figures(experiments, kept, docs):
         print(f"{picture} is drawn")
@@ -139,7 +139,6 @@ def bench(
     data: Annotated[
         Path | None, typer.Option(help="attack, one_gradient: an .npz file of images instead of the photographs.")
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
     compare: Annotated[
         tuple[Path, Path] | None,
         typer.Option(metavar="OLD.json NEW.json", help="all: print two files of --out beside each other."),
@@ -155,11 +154,9 @@ def bench(
     measure = resolve_name(BENCHES[name])
     if name == "all":
         measure(out, short, compare)
-    elif name == "attack":
-        measure(data, epochs, out, short)
     elif name == "faults":
         measure(out, short, long)
-    elif name == "one_gradient":
+    elif name in ("attack", "one_gradient"):
         measure(data, out, short)
     else:
         measure(out, short)

@@ -30,6 +30,8 @@ def describe(network: nn.Module, called: str) -> list[dict[str, Any]]:
     kept = [name for name, _ in network.named_buffers()]
     if kept:
         raise UserError(f"{called}: {kept[0]} is kept beside the parameters (batch norm?), and not seen; {_OTHERWISE}")
+    if type(network) in _BY_KIND:
+        return [_known("", network, called)]
     try:
         graph = _Tracer().trace(network)
     except Exception as error:  # whatever a forward does with a stand-in for its input
@@ -95,4 +97,4 @@ def _known(name: str, layer: nn.Module, called: str) -> dict[str, Any]:
     if "bias" in names:
         options["bias"] = layer.bias is not None
     made = {option: list(value) if isinstance(value, tuple) else value for option, value in options.items()}
-    return {"kind": kind, "name": name, **({"options": made} if made else {})}
+    return {"kind": kind, **({"name": name} if name else {}), **({"options": made} if made else {})}

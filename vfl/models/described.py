@@ -80,12 +80,17 @@ class Layers(SplitModel):
     def _build(self) -> nn.Module:
         try:
             with torch.device("meta"):
-                size = sum(one.nbytes for one in Chain(self.layers).parameters())
+                size = sum(one.nbytes for one in _made(self.layers).parameters())
             if size > PARAMETER_BYTES:
                 raise UserError(f"model layers: it takes {size} bytes, and {PARAMETER_BYTES} are the limit")
-            return Chain(self.layers)
+            return _made(self.layers)
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise UserError(f"model layers: a layer cannot be made: {plain(str(error))}") from None
+
+
+def _made(layers: Sequence[Layer]) -> nn.Module:
+    """Return the chain; a single layer without a name is the network itself."""
+    return layers[0].build() if len(layers) == 1 and not layers[0].name else Chain(layers)
 
 
 class Chain(nn.Module):
