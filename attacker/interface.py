@@ -7,11 +7,8 @@ from torch import Tensor
 
 from attacker.refusal import Lack, RefusalError
 from vfl.observation import Observation, Setting
-<<<<<<< HEAD
 from vfl.observation.setting import UNKNOWN
-=======
 from vfl.optimisers.training import LossName
->>>>>>> main
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
 from vfl.seats import SeatKind
