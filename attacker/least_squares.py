@@ -37,11 +37,8 @@ HIDDEN = Lack(
 class LeastSquares(AttackPlugin):
     """Jin et al. 2021 (CAFE), steps I and II in closed form: the input of each worker's first fully connected layer."""
 
-<<<<<<< HEAD
-    needs: ClassVar[frozenset[str]] = frozenset({"indices", "batch_size"})
-=======
     losses, weighs = EVERY_LOSS, True
->>>>>>> main
+    needs: ClassVar[frozenset[str]] = frozenset({"indices", "batch_size"})
 
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the schedule cannot determine the samples."""
