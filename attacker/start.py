@@ -195,7 +195,7 @@ def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Reco
         else _floating("label_scores", recovery.label_scores, (samples,)),
         cells=tuple(_cell(cell, samples) for cell in _several("cells", recovery.cells)),
         certificates=None if certificates is None else _floating("certificates", certificates, (samples, workers)),
-        used=_words("used", recovery.used),
+        used=tuple(one for one in _words("used", recovery.used) if one not in setting.unknown),
         rounds=None if recovery.rounds is None else _rounds(recovery.rounds, shown),
         altered=None if recovery.altered is None else _shares(recovery.altered, workers),
         notes=_words("notes", recovery.notes),

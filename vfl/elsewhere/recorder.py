@@ -70,7 +70,7 @@ class Recorder:
         self._model = dict(recorded.model) if recorded.model is not None else self._described()
         self._size = recorded.batch_size
         self._batches: list[Tensor] = []
-        self._versions = 0
+        self._versions = self._written = 0
         self._last: list[Tensors] = []
         self._writer: TranscriptWriter | None = None
         self._data = self._written_truth()
@@ -113,10 +113,10 @@ class Recorder:
         self.rounds += 1
         self._batches.append(batch)
         version = max(self._versions, 1)
+        new = self._written != version
         self._writer.observe(Observation(self.rounds, batch, version, parameters, uploaded))
-        self.bytes += uploaded.nbytes
-        if self.rounds == 1:
-            self.bytes += parameters.nbytes
+        self._written = version
+        self.bytes += uploaded.nbytes + (parameters.nbytes if new else 0)
 
     def _batch(self, indices: Sequence[int] | Tensor | None, size: int | None) -> Tensor:
         known, hidden, number = self._known, "indices" in self._known.unknown, self.rounds + 1
