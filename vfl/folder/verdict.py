@@ -43,7 +43,7 @@ def verdict(summary: Summary) -> Verdict:
 def adversary_words(summary: Summary) -> str:
     """Name who was curious, to begin a sentence with."""
     seats = summary.attack.adversary
-    named = names_of_seats([_seat(one) for one in (seats if isinstance(seats, tuple) else (seats,))])
+    named = names_of_seats([seat_of(one) for one in (seats if isinstance(seats, tuple) else (seats,))])
     return named[:1].upper() + named[1:]
 
 
@@ -54,7 +54,8 @@ def seen_words(summary: Summary) -> str:
     return {"coordinator": "gradients", "label_holder": "outputs"}.get(str(summary.attack.adversary), "answers")
 
 
-def _seat(one: Any) -> Seat:
+def seat_of(one: Any) -> Seat:
+    """Return a seat from the form that a config and a summary have it in."""
     return Seat("worker", one.worker) if isinstance(one, WorkerSeat) else Seat(one)
 
 
@@ -78,7 +79,7 @@ def leaks(attack: Attack) -> list[str]:
 
 def _rebuilt(summary: Summary) -> tuple[State, str] | None:
     """Judge images and rows."""
-    attack, samples = summary.attack, summary.samples or 0
+    attack, samples = summary.attack, summary.scored
     if attack.share_30db is not None:
         share, what = attack.share_30db, "images (30 dB or better)"
         beyond = share > 0 or is_beyond(attack.psnr_mean, attack.psnr_baseline, MARGIN_DB)
@@ -103,7 +104,7 @@ def _labels_alone(summary: Summary) -> tuple[State, str] | None:
     labels = summary.attack.labels
     if labels is None:
         return None
-    samples = summary.samples or 0
+    samples = summary.scored
     right, guess = (round((share or 0.0) * samples) for share in (labels.right, labels.guess))
     knows = f"{adversary_words(summary)} {_knows(summary)} the labels of {right} of {samples} samples"
     named = ", if not which class is called what" if summary.attack.labels_named is False else ""
