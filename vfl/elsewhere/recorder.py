@@ -234,7 +234,7 @@ class Recorder:
         if len(x) != known.samples or tuple(x.shape[1:]) != tuple(known.sample_shape) or y.shape != (len(x),):
             shape = (known.samples, *known.sample_shape)
             raise UserError(f"vfl.record: truth has samples of shape {x.shape} and labels {y.shape}, expected {shape}")
-        arrays = {"x": x.astype(np.float32), "y": y.astype(np.int64)}
+        arrays: dict[str, np.ndarray] = {"x": x.astype(np.float32), "y": y.astype(np.int64)}
         if known.columns is not None:
             arrays["columns"] = np.asarray(known.columns, dtype=str)
         if known.units is not None:
