@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from attacker.refusal import Lack, RefusalError
 from vfl.observation import AnyObservation, CoalitionObservation, Setting
-from vfl.seats import Seat, SeatKind, in_words
+from vfl.seats import Seat, SeatKind, names_of_seats
 
 _SEATS: dict[SeatKind, str] = {
     "coordinator": "the coordinator's seat",
@@ -28,7 +28,7 @@ class Seating:
             if set(wanted) <= set(kinds):
                 return cls(tuple(sorted(kinds.index(kind) for kind in wanted)))
         ways = " or ".join(" together with ".join(_SEATS[kind] for kind in sorted(wanted)) for wanted in able)
-        raise RefusalError(attack, Lack(ways, f"the adversary is {in_words(seats)} (adversary)"))
+        raise RefusalError(attack, Lack(ways, f"the adversary is {names_of_seats(seats)} (adversary)"))
 
     def knows(self, setting: Setting) -> Setting:
         """Return the setting of the attack: what all curious parties know, and the seats that it is played from."""

@@ -96,7 +96,7 @@ def adversary_of(seats: Sequence[Seat]) -> Any:
     return named[0] if len(named) == 1 else named
 
 
-def in_words(seats: Sequence[Seat]) -> str:
+def names_of_seats(seats: Sequence[Seat]) -> str:
     """Name one seat or several: worker 2; the coordinator and the label holder."""
     *first, last = map(str, seats)
     return f"{', '.join(first)} and {last}" if first else last

@@ -10,7 +10,7 @@ from vfl.errors import UserError
 from vfl.models.whole import first_model
 from vfl.observation import Held, Setting
 from vfl.partition import Box
-from vfl.seats import COORDINATOR, Seat, adversary_of, in_words
+from vfl.seats import COORDINATOR, Seat, adversary_of, names_of_seats
 
 WORKER, HOLDER = Seat("worker", 2), Seat("label_holder", 0)
 
@@ -30,7 +30,7 @@ def test_a_config_names_one_seat_or_several_and_is_written_as_it_was_read(said, 
     config = type(config).model_validate(tree)
     assert config.seats == seats
     assert config.model_dump(mode="json")["adversary"] == said == adversary_of(seats)
-    assert in_words(config.seats) == words
+    assert names_of_seats(config.seats) == words
 
 
 @pytest.mark.parametrize(

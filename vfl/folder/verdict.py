@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from vfl.folder.scores import MARGIN_DB, MARGIN_SSIM, Right, is_beyond
 from vfl.folder.summary import Attack, Summary
-from vfl.seats import Seat, WorkerSeat, in_words
+from vfl.seats import Seat, WorkerSeat, names_of_seats
 
 State = Literal["leaked", "partly", "guess", "open"]
 LABELS: dict[State, str] = {"leaked": "leaked", "partly": "partly leaked", "guess": "no more than a guess"}
@@ -43,7 +43,7 @@ def verdict(summary: Summary) -> Verdict:
 def adversary_words(summary: Summary) -> str:
     """Name who was curious, to begin a sentence with."""
     seats = summary.attack.adversary
-    named = in_words([_seat(one) for one in (seats if isinstance(seats, tuple) else (seats,))])
+    named = names_of_seats([_seat(one) for one in (seats if isinstance(seats, tuple) else (seats,))])
     return named[:1].upper() + named[1:]
 
 

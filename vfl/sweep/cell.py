@@ -19,6 +19,7 @@ from vfl.config import RunConfig, parse_config
 from vfl.errors import InterruptedRunError, UserError
 from vfl.files import write_text
 from vfl.folder.summary import load_summary
+from vfl.forkserver import memory_kills, silent_end
 from vfl.packages import python_path
 from vfl.sweep.results import numbers_of
 from vfl.sweep.results.curves import Curves, curves_of
@@ -49,7 +50,7 @@ class Row:
 
 def run_cell(config: RunConfig, folder: Path, stop: threading.Event | None = None) -> Row:
     """Run a cell to its end; a failure is a row too. `stop` ends it early, with InterruptedRunError."""
-    stop = stop or threading.Event()
+    stop, kills = stop or threading.Event(), memory_kills()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with _log(folder / "log.txt") as log:
@@ -61,7 +62,7 @@ def run_cell(config: RunConfig, folder: Path, stop: threading.Event | None = Non
     except UserError as error:
         return Row(str(error))
     if code:
-        return Row(_last_words(folder / "log.txt", code))
+        return Row(_last_words(folder / "log.txt", code, kills))
     return finished(config, folder) or Row(f"the run left no whole summary.json in {folder}")
 
 
@@ -149,12 +150,12 @@ def _log(path: Path) -> Iterator[IO[bytes]]:
         yield log
 
 
-def _last_words(log: Path, code: int) -> str:
-    """Return the sentence that a run ended with."""
+def _last_words(log: Path, code: int, kills: int) -> str:
+    """Return the sentence that a run ended with; so many processes had been killed for memory before."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     said = [line.removeprefix("cafe: ") for line in lines if line.startswith("cafe: ")]
     if said:
         return said[-1]
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-    return f"the run ended with {how}; the last line of {log} is: {last}"
+    return silent_end("run", kills, f" ({how}; the last line of {log} is: {last})")

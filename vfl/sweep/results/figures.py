@@ -1,7 +1,7 @@
 """The paper's figures from runs that are kept: images side by side, and training losses as curves."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from vfl.files import write_atomically
 from vfl.files.archive import ArchiveError, read_archive
 from vfl.folder.grid import as_image
 from vfl.sweep.file import FigureConfig, read_sweep
-from vfl.sweep.plan import Cell, Plan, cell_folder, load_plan
+from vfl.sweep.plan import Cell, Plan, load_plan
 from vfl.sweep.results import NUMBERS
 from vfl.sweep.results.kept import experiments, fitting, read_results, rows_of
 
@@ -27,16 +27,19 @@ SIZES = ("paper", "small")
 """What a figure is made of: the paper's size, as soon as one of its runs is there."""
 
 
-def keep_images(sweep: Path, plan: Plan, kept: Path) -> None:
-    """Keep some images of the runs that a figure shows: the real ones above the recovered ones, pixel by pixel."""
+def keep_images(sweep: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]], kept: Path) -> None:
+    """Keep some images of those of a sweep's runs that a figure of the plan shows: real ones above recovered ones."""
     for cell in _shown(plan):
+        folder = rows.get(cell.name, {}).get("folder")
+        if folder is None:
+            continue
         try:
-            arrays = read_archive(cell_folder(sweep, cell) / "recovered.npz")
+            arrays = read_archive(sweep / folder / "recovered.npz")
         except (ArchiveError, OSError):
             continue
         if {"x", "x_true"} <= arrays.keys():
-            rows = np.linspace(0, len(arrays["x"]) - 1, min(IMAGES, len(arrays["x"]))).round().astype(int)
-            pairs = [torch.tensor(arrays[name][rows]).float() for name in ("x_true", "x")]
+            some = np.linspace(0, len(arrays["x"]) - 1, min(IMAGES, len(arrays["x"]))).round().astype(int)
+            pairs = [torch.tensor(arrays[name][some]).float() for name in ("x_true", "x")]
             picture = torch.cat([torch.cat(list(images), dim=2) for images in pairs], dim=1)
             path = _place(kept, plan, cell)
             path.parent.mkdir(parents=True, exist_ok=True)
