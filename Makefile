@@ -48,7 +48,7 @@ sbom: setup
 
 # The pages as a site in build/site, without a network; a link that leads nowhere is an error
 docs: setup
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: setup
 	$(BIN)/ruff check --fix .
