@@ -7,13 +7,14 @@ from torch import Tensor
 
 from attacker.refusal import Lack, RefusalError
 from vfl.observation import Observation, Setting
+from vfl.optimisers.training import LossName
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
 from vfl.seats import SeatKind
 
 __all__ = [
-    "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Recovery", "RefusalError", "Resumable", "Setting",
-    "attacks", "share", "silent",
+    "EVERY_LOSS", "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Recovery", "RefusalError", "Resumable",
+    "Setting", "attacks", "share", "silent",
 ]  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
@@ -54,6 +55,11 @@ class AttackPlugin(Plugin):
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"coordinator"}),)
     """From where it can be played: each of these is enough. One of several seats is shown what all of them see."""
 
+    losses: ClassVar[frozenset[LossName]] = frozenset({"cross_entropy"})
+    """Under which losses it knows what comes back from a sample."""
+    weighs: ClassVar[bool] = False
+    """Whether it also does where classes have weights."""
+
     def start(self, setting: Setting) -> Attack:
         """Begin, or raise RefusalError with what the attack needs and the setting lacks."""
         raise NotImplementedError
@@ -71,6 +77,7 @@ _OURS = (
     "labels.scoring",
     "outputs.attack",
 )
+EVERY_LOSS: frozenset[LossName] = frozenset({"cross_entropy", "binary", "squared"})
 attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])
 
 
@@ -83,6 +90,7 @@ class NoAttack(AttackPlugin):
         frozenset({"label_holder"}),
         frozenset({"worker"}),
     )
+    losses, weighs = EVERY_LOSS, True
 
     def start(self, setting: Setting) -> Attack:  # noqa: ARG002
         """Begin: nothing is kept from round to round."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacker.horizontal import Horizontal
-from attacker.interface import Attack, AttackPlugin, Progress, RefusalError, Resumable, attacks, share
+from attacker.interface import Attack, AttackPlugin, Lack, Progress, RefusalError, Resumable, attacks, share
 from attacker.seating import Seating
 from vfl.cluster import leave
 from vfl.errors import CafeError, RunFailedError, UserError
@@ -68,10 +68,22 @@ def _start(section: PluginSection, setting: Setting) -> Attack:
 
     def start(seen: Setting) -> Attack:
         seen = seating.knows(seen)
+        if lack := _strange_loss(plugin, seen):
+            raise RefusalError(section.name, lack)
         with attacks.guard(section.name, plugin, "start"):
             return CheckedAttack(section.name, plugin, plugin.start(seen), seen, seating)
 
     return Horizontal(setting, start) if setting.topology.is_horizontal else start(setting)
+
+
+def _strange_loss(plugin: AttackPlugin, setting: Setting) -> Lack | None:
+    """Return what an attack lacks that does not know what comes back from a run's loss."""
+    if setting.loss.name not in plugin.losses:
+        known = " or ".join(sorted(plugin.losses))
+        return Lack(f"the loss {known}, whose gradients it reads", f"training.loss is {setting.loss.name}")
+    if setting.loss.weights and not plugin.weighs:
+        return Lack("classes that count alike", "training.class_weights gives them weights")
+    return None
 
 
 @dataclass(frozen=True)
@@ -166,7 +178,11 @@ def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Reco
         slices=slices,
         representations=representations,
         layers=layers,
-        labels=None if recovery.labels is None else _labels(recovery.labels, samples, setting.classes),
+        labels=None
+        if recovery.labels is None
+        else _floating("labels", recovery.labels, (samples,))
+        if setting.loss.of_number
+        else _labels(recovery.labels, samples, setting.classes),
         label_scores=None
         if recovery.label_scores is None
         else _floating("label_scores", recovery.label_scores, (samples,)),

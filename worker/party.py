@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
+from vfl.maths.loss import CROSS_ENTROPY, Loss
 from vfl.models import running
 from vfl.models.layers import evaluating
 from vfl.observation import Tensors
@@ -89,8 +89,10 @@ class Counted:
 class Top:
     """The label holder's top model and its labels."""
 
-    def __init__(self, model: nn.Module, y: Tensor, y_test: Tensor | None, device: str) -> None:
-        self._model = model.to(device)
+    def __init__(
+        self, model: nn.Module, y: Tensor, y_test: Tensor | None, device: str, *, loss: Loss = CROSS_ENTROPY
+    ) -> None:
+        self._model, self._loss = model.to(device), loss
         self._device = device
         self._y, self._y_test = y.to(device), None if y_test is None else y_test.to(device)
         self.parameters: Tensors = dict(model.named_parameters())
@@ -104,8 +106,8 @@ class Top:
         leaves = [output.to(self._device).detach().requires_grad_() for output in outputs]
         with running(self._model, "forward"):
             logits = self._model(torch.cat(leaves, dim=1))
-        total = cross_entropy(logits, self._y[indices], reduction="sum")
-        loss = total / (mean_over or len(indices))
+        labels = self._y[indices]
+        loss = self._loss.total(logits, labels) / (mean_over or self._loss.divisor(labels))
         with running(self._model, "backward"):
             gradients = torch.autograd.grad(loss, [*leaves, *self.parameters.values()], materialize_grads=True)
         top = dict(zip(self.parameters, gradients[len(leaves) :], strict=True))
@@ -117,8 +119,8 @@ class Top:
         truth = self._y_test[indices]
         with torch.no_grad(), evaluating(self._model), running(self._model, "forward"):
             logits = self._model(torch.cat([output.to(self._device) for output in outputs], dim=1))
-            loss = cross_entropy(logits, truth, reduction="sum")
-        return Counted(int((logits.argmax(1) == truth).sum()), len(indices), float(loss))
+            loss = self._loss.total(logits, truth)
+        return Counted(self._loss.right(logits, truth), len(indices), float(loss))
 
 
 def _load(model: nn.Module, tensors: Tensors) -> None:

@@ -10,6 +10,7 @@ from vfl.config import RunConfig
 from vfl.datasets.slices import WorkerData
 from vfl.device import resolve_device
 from vfl.errors import RunFailedError
+from vfl.maths.loss import loss_of
 from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
@@ -52,9 +53,10 @@ class Trainer:
         widths = list(start.output_widths)
         if self._top is None:  # after a lost worker's return there is one, with its parameters
             assert self._data.y is not None
-            model = build_top(self._config.model, widths, start.classes, self._config.seed)
+            loss = loss_of(self._config.training)
+            model = build_top(self._config.model, widths, loss.outputs(start.classes), self._config.seed)
             self._y = self.defence.answers.labels(self._data.y, start.classes)
-            self._top = Top(model, self._y, self._data.y_test, self._device)
+            self._top = Top(model, self._y, self._data.y_test, self._device, loss=loss)
         self._rendezvous.open(start.run_id, {m: w for m, w in enumerate(widths) if m != self._place})
 
     def meet_label_holder(self, peer: Peer) -> None:

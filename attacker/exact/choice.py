@@ -9,7 +9,7 @@ from torch import nn
 
 from attacker.exact.steps12.completion import too_few_rounds
 from attacker.exact.workers.tails import affine_after
-from attacker.least_squares import SKETCH, undetermined, written_otherwise
+from attacker.least_squares import HIDDEN, SKETCH, undetermined, written_otherwise
 from attacker.refusal import FROZEN, Lack, RefusalError
 from attacker.steady import batchwise, by_chance, steady_input, zeros_before
 from vfl.maths.cone import enough_zeros
@@ -119,8 +119,8 @@ class _Case:
         k = self.setting.batch_size
         if k > min(layer.inputs, layer.outputs) or not layer.bias or layer.sees_data:
             return False
-        # what comes back through an affine rest has the same directions for all samples, one fewer than classes
-        apart = k < self.setting.classes or not affine_after(bottom, layer.name, shape)
+        # what comes back through an affine rest has the same directions for all samples, as many as u has
+        apart = k <= self.setting.loss.directions(self.setting.classes) or not affine_after(bottom, layer.name, shape)
         return apart and zeros_before(bottom, layer.name, shape) >= enough_zeros(k)
 
     @property
@@ -197,7 +197,7 @@ def _rank_one_refusal(case: _Case) -> Lack | None:
     """Return what lacks for rank one to complete rounds that are too few for least squares."""
     if not case.setting.frozen or case.unbiased is not None:
         return _least_squares_refusal(case)
-    return too_few_rounds(case.setting, case.first)
+    return HIDDEN if case.setting.loss.hides_divisor else too_few_rounds(case.setting, case.first)
 
 
 REFUSAL: dict[Method, Callable[[_Case], Lack | None]] = {

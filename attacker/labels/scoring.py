@@ -18,6 +18,7 @@ class _Scores(AttackPlugin):
     """An attack that gives each sample a score: how much it looks like one of the second class."""
 
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"worker"}),)
+    losses, weighs = frozenset({"cross_entropy", "binary"}), True
 
     def start(self, setting: Setting) -> Attack:
         """Begin, if there are two classes."""

@@ -18,6 +18,7 @@ from vfl.datasets import Data, DataSet, Facts, check_data, check_facts_of, datas
 from vfl.errors import UserError
 from vfl.files import PRIVATE, refuse_irregular, write_atomically
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
+from vfl.maths.loss import loss_of
 from vfl.partition import Box, Shape, column_boxes, partition
 from vfl.topology import even_runs
 
@@ -95,9 +96,12 @@ class WorkerData:
                 return "it has values that are not finite"
             if (y is None) != (self.y is None):
                 return "it has labels of training or test samples, and not of both"
-            if y is not None and (y.dtype != torch.int64 or y.shape != x.shape[:1]):
+            if y is not None and (y.dtype not in (torch.int64, torch.float32) or y.shape != x.shape[:1]):
                 return f"its labels are {y.dtype} of shape {tuple(y.shape)} for {len(x)} samples"
-            if y is not None and not 0 <= int(y.min()) <= int(y.max()) < self.classes <= CLASSES:
+            if y is not None and y.is_floating_point():
+                if self.classes != 1 or not bool(torch.isfinite(y).all()):
+                    return "its labels are numbers, and not all of them finite ones of one kind"
+            elif y is not None and not 0 <= int(y.min()) <= int(y.max()) < self.classes <= CLASSES:
                 return f"its labels are from {int(y.min())} to {int(y.max())}, and it says {self.classes} classes"
         return None
 
@@ -129,7 +133,8 @@ def data_facts(config: RunConfig) -> Facts:
 def _plugin(config: RunConfig) -> DataSet:
     topology = config.topology
     at_a_worker = not topology.is_horizontal and not topology.labels_at_coordinator
-    return datasets.build(config.data).with_labels_at(topology.label_holder if at_a_worker else None)
+    named = datasets.build(config.data).with_labels_at(topology.label_holder if at_a_worker else None)
+    return named.predicting_numbers() if config.training.loss == "squared" else named
 
 
 def check_facts(config: RunConfig, facts: Facts) -> None:
@@ -139,7 +144,10 @@ def check_facts(config: RunConfig, facts: Facts) -> None:
         raise UserError(f"federation.batch_size: {size} is more than the {facts.samples} samples")
     if config.training.evaluate_every and not facts.test_samples:
         raise UserError("training.evaluate_every: there are no test samples to evaluate on (data.test_samples)")
-    if facts.classes < 2:
+    problem = loss_of(config.training).problem(facts.classes) if facts.classes else None
+    if problem:
+        raise UserError(problem)
+    if not facts.classes:
         raise UserError("data: all labels are the same; there is nothing to learn")
 
 

@@ -158,6 +158,8 @@ class Attack(Part):
     """Whether the attack knows which class is which; if not, labels are scored under the naming that fits best."""
     label_auc: Annotated[Measure, _share("AUC of the labels' scores")] = None
     """With two classes, from scores: 0.5 is a guess; of scores that do not say which class is which the better side."""
+    label_r2: Annotated[Measure, Number("R2 of the label", form=".3f", highest_is_best=True)] = None
+    """Of a label that is a number; `labels` then counts those that are right to a thousandth of their range."""
     columns: Some[ColumnScore] = Field(default_factory=list)
     parties: Some[PartyScore] = Field(default_factory=list)
     representation_error: Annotated[Measure, Number("relative error of representations", form=".1e")] = None

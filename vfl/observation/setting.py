@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vfl.config import RunConfig
 from vfl.errors import UserError
+from vfl.maths.loss import CROSS_ENTROPY, Loss, loss_of
 from vfl.partition import Box, partition
 from vfl.registry import PluginSection
 from vfl.seats import COORDINATOR, Seat
@@ -52,13 +53,15 @@ class Setting:
     device: str = "auto"
     topology: Topology = _BY_BOXES
     """Who holds what; if it is not given, each box is a worker's, and worker 0 has the labels too."""
-    labels: tuple[int, ...] | None = None
-    """Every sample's class, where the adversary holds the labels itself; None where another party does."""
+    labels: tuple[float, ...] | None = None
+    """Every sample's class, or number, where the adversary holds the labels itself; None where another party does."""
     still_rounds: int = 0
     """So many rounds come before the first at which the parameters move; not looked at where they never do."""
     seats: tuple[Seat, ...] = (COORDINATOR,)
     """Who is curious, and has this setting."""
     held: Held = field(default_factory=Held, compare=False, repr=False)
+    loss: Loss = CROSS_ENTROPY
+    """What the label holder's model learns by."""
     widths: tuple[int, ...] = ()
     """The lengths of all outputs, which the coordinator says to each worker; the coordinator's own setting has none."""
 
@@ -75,7 +78,7 @@ class Setting:
         samples: int,
         *,
         shares: tuple[int, ...] = (),
-        labels: tuple[int, ...] | None = None,
+        labels: tuple[float, ...] | None = None,
     ) -> "Setting":
         """Put together what a config says and what is known of the data: `shares` of a horizontal federation's."""
         most = max(shares, default=samples)
@@ -95,6 +98,7 @@ class Setting:
             topology=replace(config.topology, shares=shares),
             labels=labels,
             still_rounds=still_rounds,
+            loss=loss_of(config.training),
         )
 
     @classmethod
@@ -118,6 +122,11 @@ class Setting:
                 for seat in config.seats
             ]
         )
+
+    @property
+    def outputs(self) -> int:
+        """Return how many logits a sample has."""
+        return self.loss.outputs(self.classes)
 
     @property
     def workers(self) -> int:

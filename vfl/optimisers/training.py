@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from vfl.optimisers import Optimiser, optimisers
 from vfl.registry import PluginName, PluginSection, Section
+
+LossName = Literal["cross_entropy", "binary", "squared"]
 
 
 class RateSchedule(Section):
@@ -60,6 +62,8 @@ class TrainingConfig(Section):
 
     model_config = ConfigDict(extra="allow")
 
+    loss: LossName = "cross_entropy"
+    class_weights: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = Field(None, min_length=2)
     optimizer: PluginName = "sgd"
     lr: float = Field(0.0, ge=0)
     clip_norm: float | None = Field(None, gt=0)
@@ -75,6 +79,10 @@ class TrainingConfig(Section):
         if options is not None and self.optimizer in optimisers.builtin_names():
             # Others are checked where they are used: a config may be anybody's, and reading it imports no code.
             options.update(optimisers.find(self.optimizer).model_validate(options).model_dump())
+        if self.class_weights and self.loss == "squared":
+            raise ValueError("class_weights: the loss squared is of numbers, which have no classes; leave it out")
+        if self.class_weights and self.loss == "binary" and len(self.class_weights) != 2:
+            raise ValueError(f"class_weights: binary is of two classes, and here are {len(self.class_weights)}")
         if self.early_stop and self.evaluate_every is None:
             raise ValueError("early_stop needs evaluate_every, the number of rounds from one evaluation to the next")
         return self

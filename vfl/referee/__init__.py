@@ -20,7 +20,7 @@ from vfl.folder.summary import Summary, load_summary, save_summary
 from vfl.maths.metrics import REBUILT, exact_rows, mse, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
-from vfl.referee.labels import score_labels
+from vfl.referee.labels import score_labels, score_targets
 from vfl.referee.pictures import save_pictures
 from vfl.referee.rows import score_columns, score_parties, score_rows, write_rows
 
@@ -64,8 +64,13 @@ def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
         if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
             order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
         scores |= score_labels(arrays, data, order, known="labels" in summary.attack.used)
+    if "targets" in arrays and data.target is not None:
+        if "x" not in arrays:
+            order = best_order(torch.tensor(arrays["targets"])[:, None].nan_to_num(0.0), data.y[:, None], cells)
+        scores |= score_targets(arrays, data, order, known="labels" in summary.attack.used)
     if "x" in arrays and data.columns:
-        write_rows(out, data, found, torch.tensor(arrays["labels"]) if "labels" in arrays else None)
+        labels = next((torch.tensor(arrays[name]) for name in ("labels", "targets") if name in arrays), None)
+        write_rows(out, data, found, labels)
     if "x" not in arrays and "layers" in arrays and config.training.frozen:
         scores |= _representation_errors(config, data, arrays)
     summary.attack = summary.attack.model_copy(update=scores)

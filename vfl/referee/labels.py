@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from vfl.datasets import Data
-from vfl.maths.metrics import auc
+from vfl.maths.metrics import EXACT, auc, r2
 from vfl.maths.naming import renamed
-from vfl.referee.rows import beside_guess
+from vfl.referee.rows import beside_guess, share_within
 
 
 def score_labels(arrays: dict[str, np.ndarray], data: Data, order: Tensor, *, known: bool) -> dict[str, Any]:
@@ -32,3 +32,13 @@ def score_labels(arrays: dict[str, np.ndarray], data: Data, order: Tensor, *, kn
         named = value is None or scores.get("labels_named", True)
         scores["label_auc"] = value if named else max(value or 0.0, 1 - (value or 0.0))
     return scores
+
+
+def score_targets(arrays: dict[str, np.ndarray], data: Data, order: Tensor, *, known: bool) -> dict[str, Any]:
+    """Return the scores of labels that are numbers: right to a thousandth of their range, beside the best guess."""
+    targets = torch.tensor(arrays["targets"]) if known else torch.tensor(arrays["targets"])[order]
+    arrays |= {"targets": targets.numpy(), "targets_true": data.y.numpy()}
+    found = share_within(targets[:, None], data.y[:, None], EXACT)
+    variance = float(r2(targets[:, None].nan_to_num(0.0), data.y[:, None])[0])
+    scores: dict[str, Any] = {"label_accuracy": found.right, "label_r2": variance}
+    return scores if known else scores | {"labels": found, "labels_named": True}

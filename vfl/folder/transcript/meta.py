@@ -49,7 +49,7 @@ def setting_from(tree: dict[str, Any], config: RunConfig, rounds: int) -> Settin
     wanted = (config.federation.workers, tree["samples"]) if config.topology.is_horizontal else (0, 0)
     if not all(type(share) is int and share > 0 for share in shares) or (len(shares), sum(shares)) != wanted:
         raise ValueError(f"{shares} samples for {config.federation.workers} workers of a {config.federation.kind} run")
-    labels = _labels(tree.get("labels"), tree["samples"], tree["classes"])
+    labels = _labels(tree.get("labels"), tree["samples"], tree["classes"], number=config.training.loss == "squared")
     knows = config.topology.labels_at_coordinator if seat == COORDINATOR else seat.kind == "label_holder"
     if (labels is None) == knows:
         raise ValueError("it has labels exactly if its party holds them (federation.label_holder)")
@@ -92,11 +92,15 @@ def _widths(found: Any, workers: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _labels(found: Any, samples: int, classes: int) -> tuple[int, ...] | None:
+def _labels(found: Any, samples: int, classes: int, *, number: bool) -> tuple[float, ...] | None:
     """Return the labels that a party knew, None if it knew none."""
     if found is None:
         return None
     right = isinstance(found, list) and len(found) == samples
+    if number:
+        if not right or not all(type(label) is float and math.isfinite(label) for label in found):
+            raise ValueError(f"its labels are not {samples} numbers")
+        return tuple(found)
     if not right or not all(type(label) is int and 0 <= label < classes for label in found):
         raise ValueError(f"its labels are not {samples} numbers below {classes}")
     return tuple(found)
