@@ -75,7 +75,10 @@ _OURS = (
     "matching.rivals",
     "labels.clusters",
     "labels.scoring",
+    "labels.completion",
     "outputs.attack",
+    "outputs.inverse",
+    "outputs.grn",
 )
 EVERY_LOSS: frozenset[LossName] = frozenset({"cross_entropy", "binary", "squared"})
 attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])

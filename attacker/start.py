@@ -186,7 +186,8 @@ def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Reco
         label_scores=None
         if recovery.label_scores is None
         else _floating("label_scores", recovery.label_scores, (samples,)),
-        cells=tuple(_cell(cell, samples) for cell in _several("cells", recovery.cells)),
+        told=_members("told", recovery.told, samples) if recovery.told else (),
+        cells=tuple(_members("each of the cells", cell, samples) for cell in _several("cells", recovery.cells)),
         certificates=None if certificates is None else _floating("certificates", certificates, (samples, workers)),
         used=_words("used", recovery.used),
         rounds=None if recovery.rounds is None else _rounds(recovery.rounds, shown),
@@ -249,10 +250,10 @@ def _labels(labels: Any, samples: int, classes: int) -> Tensor:
     return plain
 
 
-def _cell(cell: Any, samples: int) -> tuple[int, ...]:
-    members = _integers("each of the cells", cell)
+def _members(what: str, some: Any, samples: int) -> tuple[int, ...]:
+    members = _integers(what, some)
     if not members or min(members) < 0 or max(members) >= samples:
-        raise _MisfitError(f"each of the cells must have samples from 0 to {samples - 1}, not {members}")
+        raise _MisfitError(f"{what} must have samples from 0 to {samples - 1}, not {members}")
     return members
 
 

@@ -75,6 +75,8 @@ class Recovery:
     """Whether the classes are known by their names; else samples of one number are of one class, whichever it is."""
     label_scores: Tensor | None = None
     """With two classes: how much each sample looks like one of the second, NaN where unknown."""
+    told: tuple[int, ...] = ()
+    """Samples that the adversary knew from elsewhere, or whose labels, if these are recovered: they are not scored."""
     cells: tuple[tuple[int, ...], ...] = ()
     """Groups of samples that no batch tells apart: within one the order is arbitrary."""
     certificates: Tensor | None = None

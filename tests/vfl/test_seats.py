@@ -80,6 +80,7 @@ def test_a_coalition_knows_what_its_members_know():
 
 
 def test_what_a_party_holds_goes_through_a_pipe_as_it_is():
-    held = Held({2: torch.arange(6.0).reshape(2, 3)})
+    held = Held({2: torch.arange(6.0).reshape(2, 3)}, torch.arange(4.0).reshape(1, 4))
     again = pickle.loads(pickle.dumps(held))
     assert torch.equal(again.slices[2], held.slices[2])
+    assert torch.equal(again.auxiliary, held.auxiliary)

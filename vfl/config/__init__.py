@@ -146,6 +146,8 @@ class RunConfig(Section):
     training: TrainingConfig = TrainingConfig()
     defence: Defences = NONE
     adversary: Adversary = "coordinator"
+    auxiliary: int = Field(0, ge=0)
+    """So many of the samples, the first, the adversary knows whole from elsewhere; they are not scored."""
     attack: PluginSection = PluginSection(name="none")
     device: DeviceConfig = DeviceConfig()
     transcript: bool = False
@@ -176,6 +178,8 @@ class RunConfig(Section):
         if self.topology.labels_at_coordinator and chain_of(self.defence, 0, "answers") != (NONE,):
             raise ValueError("defence.answers: it is the label holder's, and here the coordinator holds the labels")
         seats = self.seats
+        if self.auxiliary and seats == (COORDINATOR,):
+            raise ValueError("auxiliary: samples that a curious worker or label holder knows; the adversary is neither")
         if self.federation.checkpoint_every is not None and seats != (COORDINATOR,):
             raise ValueError(
                 "federation.checkpoint_every: a run whose adversary is not the coordinator alone cannot be resumed; "

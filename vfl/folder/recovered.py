@@ -43,6 +43,8 @@ def write_partial(out: Path, setting: Setting, recovery: Recovery) -> None:
 
 def _samples(setting: Setting, recovery: Recovery) -> dict[str, np.ndarray]:
     arrays = {"cell": recovery.cell_of(setting.samples).numpy()}
+    if recovery.told:
+        arrays["told"] = np.isin(np.arange(setting.samples), recovery.told)
     if recovery.slices is not None:
         arrays["x"] = assemble(setting.boxes, [part.float() for part in recovery.slices]).numpy()
     if recovery.labels is not None and recovery.labels.is_floating_point():

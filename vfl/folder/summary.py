@@ -149,6 +149,8 @@ class Attack(Part):
     exact: Right | None = None
     """Rows exact; the guess is the most frequent row."""
     samples_lost: Count | None = None
+    told: Count = 0
+    """Samples that the adversary knew from elsewhere: they are not among those that are scored."""
     ordered: Count | None = None
     """Samples that no batch tells from another: which is which among them, the referee took from the truth."""
     over_rounds: Some[Step] | None = None
@@ -281,6 +283,11 @@ class Summary(Part):
     attack: Attack
     defence: Some[Defence] = Field(default_factory=list)
     tables: Tables | None = None
+
+    @property
+    def scored(self) -> int:
+        """Return how many samples the attack's scores are of: those that the adversary did not know already."""
+        return (self.samples or 0) - self.attack.told
 
     @property
     def seconds_a_round(self) -> Annotated[float | None, _seconds("time a round", key="seconds.round")]:

@@ -78,7 +78,7 @@ def leaks(attack: Attack) -> list[str]:
 
 def _rebuilt(summary: Summary) -> tuple[State, str] | None:
     """Judge images and rows."""
-    attack, samples = summary.attack, summary.samples or 0
+    attack, samples = summary.attack, summary.scored
     if attack.share_30db is not None:
         share, what = attack.share_30db, "images (30 dB or better)"
         beyond = share > 0 or is_beyond(attack.psnr_mean, attack.psnr_baseline, MARGIN_DB)
@@ -103,7 +103,7 @@ def _labels_alone(summary: Summary) -> tuple[State, str] | None:
     labels = summary.attack.labels
     if labels is None:
         return None
-    samples = summary.samples or 0
+    samples = summary.scored
     right, guess = (round((share or 0.0) * samples) for share in (labels.right, labels.guess))
     knows = f"{adversary_words(summary)} {_knows(summary)} the labels of {right} of {samples} samples"
     named = ", if not which class is called what" if summary.attack.labels_named is False else ""

@@ -25,15 +25,19 @@ class Held:
     """What curious parties hold themselves: by worker its slice of every sample."""
 
     slices: Mapping[int, Tensor] = field(default_factory=dict)
+    auxiliary: Tensor | None = None
+    """The first samples, whole, which they know from elsewhere."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As arrays: through a pipe torch would share a tensor's memory with the process that sent it.
-        return Held.of_arrays, ({worker: part.numpy() for worker, part in self.slices.items()},)
+        auxiliary = None if self.auxiliary is None else self.auxiliary.numpy()
+        return Held.of_arrays, ({worker: part.numpy() for worker, part in self.slices.items()}, auxiliary)
 
     @staticmethod
-    def of_arrays(slices: Mapping[int, Any]) -> "Held":
+    def of_arrays(slices: Mapping[int, Any], auxiliary: Any) -> "Held":
         """Return what came through a pipe."""
-        return Held({worker: torch.from_numpy(part) for worker, part in slices.items()})
+        whole = None if auxiliary is None else torch.from_numpy(auxiliary)
+        return Held({worker: torch.from_numpy(part) for worker, part in slices.items()}, whole)
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Setting:
     """What the label holder's model learns by."""
     widths: tuple[int, ...] = ()
     """The lengths of all outputs, which the coordinator says to each worker; the coordinator's own setting has none."""
+    auxiliary: int = 0
+    """So many samples, the first, the adversary knows whole (`held.auxiliary`)."""
 
     def __post_init__(self) -> None:
         if self.topology is _BY_BOXES:
@@ -98,6 +104,7 @@ class Setting:
             topology=replace(config.topology, shares=shares),
             labels=labels,
             still_rounds=still_rounds,
+            auxiliary=config.auxiliary,
             loss=loss_of(config.training),
         )
 
@@ -153,7 +160,10 @@ def united(settings: Sequence[Setting]) -> Setting:
         boxes=tuple(next((box for box in known if not box.empty), known[0]) for known in each),
         labels=next((one.labels for one in settings if one.labels is not None), None),
         seats=tuple(seat for one in settings for seat in one.seats),
-        held=Held({worker: part for one in settings for worker, part in one.held.slices.items()}),
+        held=Held(
+            {worker: part for one in settings for worker, part in one.held.slices.items()},
+            next((one.held.auxiliary for one in settings if one.held.auxiliary is not None), None),
+        ),
         widths=next((one.widths for one in settings if one.widths), ()),
     )
 
