@@ -132,6 +132,13 @@ CODES: dict[str, Code] = {
         "docs/sweeps.md explains the file; the sentence names the cells.",
         ("vfl.sweep", "vfl.bench"),
     ),
+    "E82": Code(
+        "an audit",
+        "An audit was asked for something that it cannot do: a budget or condition that cannot be read, an attack or a "
+        "defence that does not apply, a folder with another audit, a submission that does not fit.",
+        "`cafe audit --help` has the forms; docs/audit.md explains them.",
+        ("vfl.audit",),
+    ),
     "E81": Code(
         "the live page",
         "The page of a run cannot be served at this address.",

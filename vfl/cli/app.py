@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import typer
 
-from vfl.cli import catalogue, federation, research, setup
+from vfl.cli import audit, catalogue, federation, research, setup
 from vfl.cli.explain import explain
 from vfl.cli.init import init
 from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
@@ -42,11 +42,13 @@ add(START, setup.doctor, "cafe doctor")
 add(RUN, federation.run, "cafe run configs/digits.yaml --set federation.workers=2 --out runs/two")
 add(RUN, federation.plan, "cafe plan configs/demo.yaml")
 add(RUN, research.attack, "cafe attack runs/digits/transcript --attack least_squares --out runs/again")
+add(RUN, audit.audit, "cafe audit configs/tables/adult.yaml --budget 15m --out runs/audit")
 add(LOOK, research.report, "cafe report runs/demo")
 add(LOOK, research.show_page, "cafe ui runs/demo", "ui")
 add(LOOK, research.export, "cafe export runs/demo --to csv --out tables")
 add(MANY, research.sweep, "cafe sweep experiments/smoke.yaml --out runs/smoke")
 add(MANY, research.bench, "cafe bench all --short")
+add(MANY, audit.submit, "cafe submit runs/demo")
 add(MANY, research.results, "cafe results --add runs/table2-small")
 add(MACHINES, federation.serve, "cafe serve run.yaml --listen 0.0.0.0:7000 --tls certs")
 add(MACHINES, federation.work, "cafe work run.yaml --id 0 --coordinator 192.0.2.10:7000 --tls certs")

@@ -14,6 +14,7 @@ EXTRAS = {
     "dp": ("opacus", "the accountant of the defence dp"),
     "psi": ("private_set_intersection", "private set intersection"),
     "ray": ("ray", "sweeps and attacks on a Ray cluster"),
+    "audit": ("fpdf", "audit.pdf"),
     "mlflow": ("mlflow", "cafe export --to mlflow"),
 }
 """Of each extra a module that it brings, and what cannot be had without it."""
