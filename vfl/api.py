@@ -10,7 +10,6 @@ import html
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -258,6 +257,4 @@ def _cafe(arguments: Sequence[str], quiet: bool) -> None:
             process.stderr.read()
             raise
     if process.returncode:
-        said = re.fullmatch(r"(.*?)(?: \[(E\d+)\])?", last.removeprefix("cafe: ") or "the run ended without a word")
-        assert said is not None
-        raise from_words(process.returncode, said[1], said[2] or "E62")
+        raise from_words(process.returncode, last.removeprefix("cafe: ") or "the run ended without a word")

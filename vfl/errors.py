@@ -1,5 +1,6 @@
 """Errors that a person can act on: one sentence each, its code, and the exit code that goes with it."""
 
+import re
 import sys
 
 from vfl.error_codes import code_of
@@ -66,8 +67,11 @@ def is_want_of_memory(error: Exception) -> bool:
     )
 
 
-def from_words(exit_code: int, sentence: str, code: str) -> CafeError:
-    """Return the error that another process ended with, by its exit code, sentence and code."""
+def from_words(exit_code: int, sentence: str, code: str = "E62") -> CafeError:
+    """Return the error that another process ended with, by its exit code and sentence; one at its end is its code."""
+    printed = re.fullmatch(r"(.*) \[(E\d+)\]", sentence, re.DOTALL)
+    if printed:
+        sentence, code = printed.groups()
     if exit_code == InterruptedRunError.exit_code:
         return InterruptedRunError(sentence)
     return (UserError if exit_code == UserError.exit_code else RunFailedError)(sentence, code=code)

@@ -44,6 +44,8 @@ def test_the_code_is_that_of_the_module_which_raises_and_crosses_processes():
         load_config(Path("no-such-file.yaml"))
     assert caught.value.code == "E20"
     assert from_words(2, "a sentence", "E30").code == "E30"
+    printed = from_words(2, "a sentence [E40]")
+    assert (str(printed), printed.code) == ("a sentence", "E40")
     assert InterruptedRunError("stopped").code == ""
     assert CafeError("from a plug-in of somebody else's").code == "E21"
 
