@@ -50,6 +50,15 @@ def test_a_notebook_shows_a_run_and_its_images(executed):
     assert "rebuilt 24 of 24 images" not in shown(defended)["text/plain"]
 
 
+def test_the_notebook_of_the_recorder_attacks_its_own_loop(tmp_path):
+    notebook = nbformat.read(PROJECT / "examples" / "record.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(tmp_path)}}).execute(env=ENVIRONMENT)
+    _, rounds, verdict, rows = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert shown(rounds)["text/plain"].startswith("(12, ")
+    assert "rebuilt 48 of 48 rows exactly" in shown(verdict)["text/plain"]
+    assert "array(" in shown(rows)["text/plain"]
+
+
 def test_the_result_of_an_earlier_run_can_be_loaded(executed):
     _, folder = executed
     run = vfl.load(folder / "runs" / "notebook")

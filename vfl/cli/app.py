@@ -9,6 +9,7 @@ from typing import NoReturn
 import typer
 
 from vfl.cli import audit, catalogue, federation, research, setup
+from vfl.cli.check import check
 from vfl.cli.explain import explain
 from vfl.cli.init import init
 from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
@@ -42,6 +43,7 @@ add(START, setup.doctor, "cafe doctor")
 add(RUN, federation.run, "cafe run configs/digits.yaml --set federation.workers=2 --out runs/two")
 add(RUN, federation.plan, "cafe plan configs/demo.yaml")
 add(RUN, research.attack, "cafe attack runs/digits/transcript --attack least_squares --out runs/again")
+add(RUN, check, "cafe check runs/digits/transcript")
 add(RUN, audit.audit, "cafe audit configs/tables/adult.yaml --budget 15m --out runs/audit")
 add(LOOK, research.report, "cafe report runs/demo")
 add(LOOK, research.show_page, "cafe ui runs/demo", "ui")

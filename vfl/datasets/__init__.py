@@ -146,7 +146,7 @@ datasets: Registry[DataSet] = Registry(
     "data",
     DataSet,
     "cafe.datasets",
-    [f"vfl.datasets.{name}" for name in ("npz", "bundled", "images", "tables", "torchvision_sets")],
+    [f"vfl.datasets.{name}" for name in ("npz", "bundled", "images", "tables", "torchvision_sets", "elsewhere")],
 )
 
 
