@@ -126,11 +126,23 @@ CODES: dict[str, Code] = {
         "`--fresh` begins anew; docs/faults.md says what may change between a run and its resumption.",
         ("server.checkpoint",),
     ),
+    "E73": Code(
+        "recording a training loop of your own",
+        "What was given to the recorder does not fit: the model, a round's rows or gradients, or their order.",
+        "docs/own_system.md shows the calls; docs/transcript.md has the format.",
+        ("vfl.elsewhere",),
+    ),
     "E80": Code(
         "a sweep, a benchmark or kept results",
         "The file of a sweep has a key that does not fit, or results that are to be compared are not comparable.",
         "docs/sweeps.md explains the file; the sentence names the cells.",
         ("vfl.sweep", "vfl.bench"),
+    ),
+    "E81": Code(
+        "the live page",
+        "The page of a run cannot be served at this address.",
+        "Choose another with `--ui-listen HOST:PORT`; port 0 takes a free one. docs/ui.md.",
+        ("vfl.ui",),
     ),
     "E82": Code(
         "an audit",
@@ -138,12 +150,6 @@ CODES: dict[str, Code] = {
         "defence that does not apply, a folder with another audit, a submission that does not fit.",
         "`cafe audit --help` has the forms; docs/audit.md explains them.",
         ("vfl.audit",),
-    ),
-    "E81": Code(
-        "the live page",
-        "The page of a run cannot be served at this address.",
-        "Choose another with `--ui-listen HOST:PORT`; port 0 takes a free one. docs/ui.md.",
-        ("vfl.ui",),
     ),
     "E90": Code(
         "an error of ours, or of the disk",
