@@ -13,6 +13,7 @@ from vfl.limits import CONFIG_BYTES, WAITING_BYTES
 from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection, Section, explain
 from vfl.seats import COORDINATOR, Adversary, Seat, seats_of
+from vfl.shipped import find_shipped
 from vfl.topology import Kind, Topology
 
 EVALUATION_BATCH = 256
@@ -176,6 +177,16 @@ class RunConfig(Section):
                     raise ValueError(f"defence.{place}: the workers of a horizontal federation exchange none")
         if self.topology.labels_at_coordinator and chain_of(self.defence, 0, "answers") != (NONE,):
             raise ValueError("defence.answers: it is the label holder's, and here the coordinator holds the labels")
+        if self.training.local_steps > 1 and self.topology.is_horizontal:
+            raise ValueError(
+                "training.local_steps: only workers of a vertical federation take local steps; leave it out"
+            )
+        every, accumulate = self.federation.checkpoint_every, self.training.accumulate
+        if every is not None and every % accumulate:
+            raise ValueError(
+                f"federation.checkpoint_every is {every}, and a step takes {accumulate} rounds (training.accumulate): "
+                f"make it a multiple of that"
+            )
         seats = self.seats
         if self.auxiliary and seats == (COORDINATOR,):
             raise ValueError("auxiliary: samples that a curious worker or label holder knows; the adversary is neither")
@@ -236,7 +247,7 @@ def load_config(path: Path, changes: list[str] | None = None) -> RunConfig:
 def read_tree(path: Path, kind: str, examples: str) -> dict[str, Any]:
     """Read a YAML file that holds keys; the error names its kind and where examples are."""
     try:
-        tree = parse_yaml(read_bounded(path, CONFIG_BYTES).decode("utf-8"))
+        tree = parse_yaml(read_bounded(find_shipped(path), CONFIG_BYTES).decode("utf-8"))
     except OSError as error:
         raise UserError(f"the {kind} file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
