@@ -142,12 +142,18 @@ def _carry_out_trial(
 def _judge(trial: Trial, made: Sequence[Attempt], limit: float, untold: str) -> None:
     """Note which attackers a defence kept below the limit, and which not."""
     trial.outcome = "done"
-    scored = [(max(one.beyond for one in attempt.findings), attempt) for attempt in made if attempt.findings]
-    trial.worst = max((most for most, _ in scored), default=None)
-    trial.held_against = [attacker(one) for most, one in scored if most <= limit]
-    trial.broken_by = [attacker(one) for most, one in scored if most > limit]
+    scored = [one for one in made if one.findings]
+    trial.worst = max((finding.beyond for one in scored for finding in one.findings), default=None)
+    broken = [one for one in scored if _above(one, limit)]
+    trial.held_against = [attacker(one) for one in scored if one not in broken]
+    trial.broken_by = [attacker(one) for one in broken]
     trial.undecided = [f"{attacker(one)} ({one.outcome})" for one in made if not one.findings]
     trial.told = untold
+
+
+def _above(attempt: Attempt, limit: float) -> bool:
+    """Tell whether an attacker knows more than the limit, and more than chance explains."""
+    return any(one.beyond > limit and one.state != "guess" for one in attempt.findings)
 
 
 def _holds(trial: Trial) -> bool:

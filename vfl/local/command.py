@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import IO
 
 from vfl.errors import InterruptedRunError
@@ -86,15 +87,13 @@ def _be_command(arguments: list[str], log: str, threads: int) -> None:
     """Be a command: what it says goes to the log."""
     import torch
 
-    from vfl.cli import main
-
     threading.Thread(target=end_with_parent, daemon=True).start()
     with Path(log).open("wb") as said:
         for stream in (1, 2):
             os.dup2(said.fileno(), stream)
     torch.set_num_threads(threads)
     sys.argv = ["cafe", *arguments]
-    main()
+    resolve_name("vfl.cli:main")()  # by name, as in `run_command`: the command is above this room
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
