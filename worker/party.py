@@ -1,6 +1,6 @@
 """Local compute: the bottom model on the worker's slice, and the top model at the label holder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,6 +11,8 @@ from vfl.models import running
 from vfl.models.layers import evaluating
 from vfl.observation import Tensors
 
+Penalty = Callable[[Tensor, Tensor], Tensor | None]
+
 
 class Bottom:
     """A worker's bottom model on its slice of the samples."""
@@ -19,6 +21,7 @@ class Bottom:
         self.model = model.to(device)
         self._x, self._x_test = x.to(device), None if x_test is None else x_test.to(device)
         self.parameters: Tensors = dict(model.named_parameters())
+        self._batch = self._x[:0]
         self._output: Tensor | None = None
 
     def load(self, tensors: Tensors) -> None:
@@ -32,7 +35,8 @@ class Bottom:
     def forward(self, indices: Tensor) -> Tensor:
         """Return the outputs for a batch; the next `backward` belongs to it."""
         with running(self.model, "forward"):
-            self._output = self.model(self._x[indices])
+            self._batch = self._x[indices]
+            self._output = self.model(self._batch)
             return self._output.detach()
 
     def evaluate(self, indices: Tensor) -> Tensor:
@@ -42,14 +46,19 @@ class Bottom:
             output: Tensor = self.model(self._x_test[indices])
         return output
 
-    def backward(self, output_gradient: Tensor) -> Tensors:
-        """Return the gradients of the parameters, given the loss's gradient of the last outputs."""
+    def backward(self, output_gradient: Tensor, penalty: Penalty = lambda *_: None) -> Tensors:
+        """Return the gradients of the parameters, given the loss's gradient of the last outputs.
+
+        `penalty` is what the worker adds to the loss, as a function of its slice of the batch and the outputs.
+        """
         assert self._output is not None
         output, self._output = self._output, None
         if not self.parameters:
             return {}
         # The same bits as grad(output, parameters, output_gradient), which would import SymPy just to compare shapes
         product = (output * output_gradient.to(output.device)).sum()
+        more = penalty(self._batch, output)
+        product = product if more is None else product + more
         if not product.requires_grad:  # the output depends on no parameter
             return {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         with running(self.model, "backward"):

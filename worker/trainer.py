@@ -125,7 +125,9 @@ class Trainer:
         if self.tap is not None and learned is None:
             self.tap.swapped(number, rows, output, gradient)
         loss, top_gradients = (learned.loss, learned.top_gradients) if learned else (None, {})
-        gradients = with_prefix(BOTTOM, self._bottom.backward(gradient)) | with_prefix(TOP, top_gradients)
+        gradients = with_prefix(BOTTOM, self._bottom.backward(gradient, self.defence.penalty)) | with_prefix(
+            TOP, top_gradients
+        )
         try:
             x, model = self._bottom.batch(rows), self._bottom.model
             defended = self.defence.apply(gradients, number, rows=rows, x=x, model=model)
