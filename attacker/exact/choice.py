@@ -26,6 +26,14 @@ CHANCE = (
     "What comes after the attacked layer differs each time (dropout?): what flows into it does not, and is recovered, "
     "but certificates, and what is said of altered gradients, count the differences too"
 )
+ONCE = (
+    "Workers change their slices at random in every round: each sample is recovered from the first round that has it, "
+    "as it was changed for that round"
+)
+STEPS = (
+    "Workers upload the mean of {} steps, in which their parameters move: a layer that sees the data shows them all "
+    "the same, but certificates count what moved, and what lies behind other layers is blurred"
+)
 MOST_BYTES = 1 << 29
 """What least squares may keep of the rounds beside subspaces, which may turn out to need no help."""
 
@@ -49,6 +57,12 @@ def choose(setting: Setting, wanted: Wanted) -> Choice:
     case = _Case.of(setting)
     if case.chance:
         return _despite_chance(case, wanted)
+    choice = _steady(case, wanted)
+    return choice if setting.local_steps == 1 else replace(choice, remark=STEPS.format(setting.local_steps))
+
+
+def _steady(case: "_Case", wanted: Wanted) -> Choice:
+    """Decide for models that make the same of a sample each time."""
     if wanted != "auto":
         refusal = REFUSAL[wanted](case)
         if refusal:
@@ -236,7 +250,10 @@ def _with_followers(case: _Case) -> Choice:
 def _despite_chance(case: _Case, wanted: Wanted) -> Choice:
     """Choose a method for models that differ each time, if what flows into the layers is the same."""
     lacks = list(case.chance)
-    methods: tuple[Method, ...] = ("one_gradient",) if case.moves else ("subspaces", "one_gradient")
+    followed = all(layer.sees_data for layer in case.first)  # what flows into these does not move with parameters
+    methods: tuple[Method, ...] = ("one_gradient",)
+    if not case.setting.augmented and (followed or not case.moves):
+        methods = ("subspaces", "one_gradient")
     for method in methods:
         refusal = REFUSAL[method](case)
         if refusal:
@@ -244,6 +261,8 @@ def _despite_chance(case: _Case, wanted: Wanted) -> Choice:
         elif wanted in ("auto", method):
             choice = case.choice(method)
             parts = zip(case.bottoms, case.setting.boxes, choice.layers, strict=True)
+            if case.setting.augmented:
+                return replace(choice, remark=ONCE)
             if all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
                 return replace(choice, remark=CHANCE)
     raise RefusalError("exact", *lacks)

@@ -178,10 +178,10 @@ class Attack(Part):
     def known(self) -> Annotated[float | None, _share("known of what a guess leaves open")]:
         """Return how much of what a guess leaves open is known: of a table's values, of labels, or of images."""
         if self.columns:
-            return sum(_beyond(column.best) for column in self.columns) / len(self.columns)
+            return sum(column.best.beyond for column in self.columns) / len(self.columns)
         if self.share_30db is not None:
             return self.share_30db
-        return _beyond(self.labels) if self.labels else None
+        return self.labels.beyond if self.labels else None
 
     @property
     def rounds_to_27db(self) -> Annotated[float | None, _rounds("rounds to 27 dB")]:
@@ -208,11 +208,6 @@ class Attack(Part):
         if self.share_30db is not None and (self.psnr_mean is None or self.psnr_baseline is None):
             raise ValueError("it has a share_30db, and no psnr_mean or psnr_baseline")
         return self
-
-
-def _beyond(found: Right) -> float:
-    open_to_a_guess = 1 - (found.guess or 0.0)
-    return max(0.0, (found.gain or 0.0) / open_to_a_guess) if open_to_a_guess > 0 else 0.0
 
 
 class Shield(Part):

@@ -43,7 +43,7 @@ def verdict(summary: Summary) -> Verdict:
 def adversary_words(summary: Summary) -> str:
     """Name who was curious, to begin a sentence with."""
     seats = summary.attack.adversary
-    named = names_of_seats([_seat(one) for one in (seats if isinstance(seats, tuple) else (seats,))])
+    named = names_of_seats([seat_of(one) for one in (seats if isinstance(seats, tuple) else (seats,))])
     return named[:1].upper() + named[1:]
 
 
@@ -54,7 +54,8 @@ def seen_words(summary: Summary) -> str:
     return {"coordinator": "gradients", "label_holder": "outputs"}.get(str(summary.attack.adversary), "answers")
 
 
-def _seat(one: Any) -> Seat:
+def seat_of(one: Any) -> Seat:
+    """Return a seat from the form that a config and a summary have it in."""
     return Seat("worker", one.worker) if isinstance(one, WorkerSeat) else Seat(one)
 
 

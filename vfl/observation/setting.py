@@ -66,6 +66,10 @@ class Setting:
     held: Held = field(default_factory=Held, compare=False, repr=False)
     loss: Loss = CROSS_ENTROPY
     """What the label holder's model learns by."""
+    augmented: bool = False
+    """Whether workers change their slices at random in every round."""
+    local_steps: int = 1
+    """Steps that a worker takes before it uploads their mean."""
     widths: tuple[int, ...] = ()
     """The lengths of all outputs, which the coordinator says to each worker; the coordinator's own setting has none."""
     auxiliary: int = 0
@@ -106,6 +110,8 @@ class Setting:
             still_rounds=still_rounds,
             auxiliary=config.auxiliary,
             loss=loss_of(config.training),
+            augmented=config.training.augment.any,
+            local_steps=config.training.local_steps,
         )
 
     @classmethod

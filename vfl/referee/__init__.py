@@ -64,7 +64,8 @@ def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
         score_snapshot(path, data, config) for path in sorted((out / "snapshots").glob("[0-9]*.npz"))
     ]
     if "labels" in arrays:
-        if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
+        # nothing but the labels themselves says which order within cells fits, where slices are not as they were
+        if "x" not in arrays or config.training.augment.any:
             order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
         scores |= score_labels(arrays, data, order, asked=asked, known="labels" in summary.attack.used)
     if "targets" in arrays and data.target is not None:

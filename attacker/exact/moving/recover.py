@@ -64,6 +64,7 @@ def recover_moving(
         used=("indices", "parameters", "gradients", *(() if known is None else ("labels",)), *assumed),
         notes=(
             *_notes(trails, slices, sum(map(len, together))),
+            *((f"{choice.remark}.",) if choice.remark else ()),
             *notes_on_certificates(certificates, evidence),
             *(() if known is None else (NOTE,)),
         ),
