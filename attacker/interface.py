@@ -7,6 +7,7 @@ from torch import Tensor
 
 from attacker.refusal import Lack, RefusalError
 from vfl.observation import Observation, Setting
+from vfl.observation.setting import UNKNOWN
 from vfl.optimisers.training import LossName
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
@@ -54,6 +55,8 @@ class AttackPlugin(Plugin):
 
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"coordinator"}),)
     """From where it can be played: each of these is enough. One of several seats is shown what all of them see."""
+    needs: ClassVar[frozenset[str]] = frozenset(UNKNOWN)
+    """What it cannot do without where the server of a recorded run does not know all of it."""
 
     losses: ClassVar[frozenset[LossName]] = frozenset({"cross_entropy"})
     """Under which losses it knows what comes back from a sample."""
