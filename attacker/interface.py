@@ -1,19 +1,20 @@
 """What an attack is: it observes rounds, then recovers; it never sees more than `Observation` and `Setting`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from attacker.refusal import Lack, RefusalError
-from vfl.observation import Observation, Setting
+from vfl.observation import ModelTensors, Observation, Setting
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
 from vfl.seats import SeatKind
 
 __all__ = [
-    "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Recovery", "RefusalError", "Resumable", "Setting",
-    "attacks", "share", "silent",
+    "ActiveAttack", "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Proposal", "Recovery", "RefusalError",
+    "Resumable", "Setting", "attacks", "share", "silent",
 ]  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
@@ -37,6 +38,24 @@ class Attack(Protocol):
         """Return the best estimate from the rounds so far; called after the last round, or now and then before."""
 
 
+@dataclass(frozen=True)
+class Proposal:
+    """What a malicious coordinator is to order in one round; None: as the protocol has it."""
+
+    indices: Tensor | None = None
+    """The samples of the batch."""
+    parameters: ModelTensors | None = None
+    """All parties' parameters, for this round alone: the model is not moved by its gradients."""
+
+
+@runtime_checkable
+class ActiveAttack(Protocol):
+    """An attack that tells a malicious coordinator what to order; what it sees is observations alone, as ever."""
+
+    def propose(self, number: int, /) -> Proposal | None:
+        """Return what to order in a round, after all rounds before it were observed; None where nothing is wanted."""
+
+
 @runtime_checkable
 class Resumable(Protocol):
     """An attack that can go on where it was: a resumed run then shows it only the rounds since its last state."""
@@ -53,6 +72,8 @@ class AttackPlugin(Plugin):
 
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"coordinator"}),)
     """From where it can be played: each of these is enough. One of several seats is shown what all of them see."""
+    active: ClassVar[bool] = False
+    """Whether it is an `ActiveAttack`, for a malicious coordinator."""
 
     def start(self, setting: Setting) -> Attack:
         """Begin, or raise RefusalError with what the attack needs and the setting lacks."""
@@ -70,6 +91,7 @@ _OURS = (
     "labels.clusters",
     "labels.scoring",
     "outputs.attack",
+    "active.isolate",
 )
 attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])
 

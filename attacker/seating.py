@@ -21,8 +21,20 @@ class Seating:
     places: tuple[int, ...]
 
     @classmethod
-    def choose(cls, attack: str, able: Sequence[Collection[SeatKind]], seats: Sequence[Seat]) -> "Seating":
-        """Take the first of the attack's ways to be played that the adversary's seats allow, or refuse."""
+    def choose(
+        cls, attack: str, able: Sequence[Collection[SeatKind]], seats: Sequence[Seat], *, active: bool = False
+    ) -> "Seating":
+        """Take the first of the attack's ways to be played that the adversary's seats allow, or refuse.
+
+        An `active` one is for a malicious adversary, and all but `none` of the others for one that is not.
+        """
+        is_malicious = any(seat.malicious for seat in seats)
+        if active and not is_malicious:
+            orders = "a coordinator that orders what it proposes (adversary: {coordinator: malicious})"
+            raise RefusalError(attack, Lack(orders, f"the adversary is {in_words(seats)}, which follows the protocol"))
+        if is_malicious and not active and attack != "none":
+            looks = "no more than to look on (adversary: coordinator)"
+            raise RefusalError(attack, Lack(looks, f"the adversary is {in_words(seats)}"))
         kinds = [seat.kind for seat in seats]
         for wanted in able:
             if set(wanted) <= set(kinds):

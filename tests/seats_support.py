@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from server.parameters import Parameters
-from server.schedule import batches_of
 from vfl.models.whole import known_model
 from vfl.observation import (
     AnyObservation,
@@ -22,6 +21,7 @@ from vfl.observation import (
     WorkerObservation,
 )
 from vfl.optimisers.training import TrainingConfig
+from vfl.schedule import batches_of
 from vfl.seats import COORDINATOR, Seat
 
 

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from attacker.interface import attacks, silent
-from server.schedule import batches
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.maths.least_squares import pseudo_inverse
@@ -12,6 +11,7 @@ from vfl.observation import Setting
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.schedule import batches
 
 
 def setting(**changes):

@@ -14,7 +14,6 @@ import psutil
 import torch
 
 from server.parameters import Parameters
-from server.schedule import batches
 from vfl.bench.rigs import run_once, save, show_table
 from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
@@ -26,6 +25,7 @@ from vfl.observation import Setting
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.schedule import batches
 
 NO_ATTACK = PluginSection(name="none")
 SAMPLES, BATCH_SIZE, SHAPE, CLASSES = 400, 40, (3, 32, 32), 10

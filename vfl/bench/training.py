@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from server.schedule import batches
 from vfl.bench.rigs import run_once, save, show_table
 from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
@@ -18,6 +17,7 @@ from vfl.models.whole import whole_model
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.schedule import batches
 
 SAMPLES, TEST_SAMPLES, BATCH_SIZE, ROUNDS, SHORT_ROUNDS = 400, 200, 40, 200, 5
 LR = 1e-3

@@ -8,10 +8,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from server.parameters import Parameters
-from server.schedule import batches_of
 from vfl.models.whole import first_model
 from vfl.observation import ModelTensors, Observation, Setting
 from vfl.optimisers.training import TrainingConfig
+from vfl.schedule import batches_of
 
 
 def observations(setting: Setting, x: Tensor, y: Tensor, training: TrainingConfig) -> Iterator[Observation]:

@@ -95,6 +95,7 @@ class Setting:
             topology=replace(config.topology, shares=shares),
             labels=labels,
             still_rounds=still_rounds,
+            seats=(config.curious_seat(None) or COORDINATOR,),
         )
 
     @classmethod

@@ -12,7 +12,6 @@ from attacker.inversion import InversionOptions, invert
 from protos.codec import Assembler, announce
 from protos.wire import UPLOAD, ChunkView
 from server.parameters import Parameters, gradients_of_round
-from server.schedule import batches
 from vfl.maths.factors import OVERSAMPLING, Factors, factorize
 from vfl.models import build_bottom
 from vfl.models.layers import representation
@@ -21,6 +20,7 @@ from vfl.optimisers import optimisers
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
+from vfl.schedule import batches
 from vfl.seeds import seeded
 from worker.defences import Chain, Plan
 from worker.party import Bottom
