@@ -99,7 +99,7 @@ def together(found: Sequence[Recovery | None], shares: Sequence[int]) -> Recover
         slices=None if slices is None else (slices,),
         representations=None if representations is None else (representations,),
         layers=layers.pop() if alike and layers else None,
-        labels=_stacked([one.labels for one in each], shares, unknown=-1),
+        labels=_stacked([one.labels for one in each], shares),
         cells=tuple(cells),
         certificates=_stacked([one.certificates for one in each], shares),
         used=tuple(dict.fromkeys(what for one in each for what in one.used)),
@@ -113,11 +113,12 @@ def _only(parts: tuple[Tensor, ...] | None) -> Tensor | None:
     return None if parts is None else parts[0]
 
 
-def _stacked(parts: Sequence[Tensor | None], shares: Sequence[int], unknown: float = torch.nan) -> Tensor | None:
+def _stacked(parts: Sequence[Tensor | None], shares: Sequence[int]) -> Tensor | None:
     """Put rows of all workers below each other; None if no worker has any."""
     one = next((part for part in parts if part is not None), None)
     if one is None:
         return None
+    unknown = torch.nan if one.is_floating_point() else -1
     blank = [one.new_full((count, *one.shape[1:]), unknown) for count in shares]
     return torch.cat([empty if part is None else part for part, empty in zip(parts, blank, strict=True)])
 

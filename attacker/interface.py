@@ -8,13 +8,14 @@ from torch import Tensor
 
 from attacker.refusal import Lack, RefusalError
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.optimisers.training import LossName
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
 from vfl.seats import SeatKind
 
 __all__ = [
-    "ActiveAttack", "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Proposal", "Recovery", "RefusalError",
-    "Resumable", "Setting", "attacks", "share", "silent",
+    "EVERY_LOSS", "ActiveAttack", "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Proposal", "Recovery",
+    "RefusalError", "Resumable", "Setting", "attacks", "share", "silent",
 ]  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
@@ -75,6 +76,11 @@ class AttackPlugin(Plugin):
     active: ClassVar[bool] = False
     """Whether it is an `ActiveAttack`, for a malicious coordinator."""
 
+    losses: ClassVar[frozenset[LossName]] = frozenset({"cross_entropy"})
+    """Under which losses it knows what comes back from a sample."""
+    weighs: ClassVar[bool] = False
+    """Whether it also does where classes have weights."""
+
     def start(self, setting: Setting) -> Attack:
         """Begin, or raise RefusalError with what the attack needs and the setting lacks."""
         raise NotImplementedError
@@ -90,9 +96,13 @@ _OURS = (
     "matching.rivals",
     "labels.clusters",
     "labels.scoring",
+    "labels.completion",
     "outputs.attack",
     "active.isolate",
+    "outputs.inverse",
+    "outputs.grn",
 )
+EVERY_LOSS: frozenset[LossName] = frozenset({"cross_entropy", "binary", "squared"})
 attacks = Registry("attack", AttackPlugin, "cafe.attacks", [f"attacker.{name}" for name in _OURS])
 
 
@@ -105,6 +115,7 @@ class NoAttack(AttackPlugin):
         frozenset({"label_holder"}),
         frozenset({"worker"}),
     )
+    losses, weighs = EVERY_LOSS, True
 
     def start(self, setting: Setting) -> Attack:  # noqa: ARG002
         """Begin: nothing is kept from round to round."""

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
+from attacker.interface import EVERY_LOSS, Attack, AttackPlugin, Progress, Recovery, attacks
 from attacker.refusal import FROZEN, Lack, RefusalError
 from attacker.steady import refuse_unsteady
 from vfl.errors import UserError
@@ -26,9 +26,17 @@ SKETCH = 32
 """Directions of a weight gradient that are kept: a sample's is h v^T, of rank one, so a few random ones tell h."""
 
 
+HIDDEN = Lack(
+    "rounds that are divided by a number it knows",
+    "under training.class_weights a batch's loss is divided by the weights of its own labels",
+)
+
+
 @attacks.register("least_squares")
 class LeastSquares(AttackPlugin):
     """Jin et al. 2021 (CAFE), steps I and II in closed form: the input of each worker's first fully connected layer."""
+
+    losses, weighs = EVERY_LOSS, True
 
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the schedule cannot determine the samples."""
@@ -97,6 +105,8 @@ def leaks(inverse: Tensor, bias: Tensor, v: Tensor) -> Tensor:
 def undetermined(setting: Setting) -> Lack | None:
     """Return what the planned batches lack to determine every sample; None when they can."""
     n, k = setting.samples, setting.batch_size
+    if setting.loss.hides_divisor:
+        return HIDDEN
     if k >= n > 1:
         return Lack("batches that differ", f"here every batch holds all {n} samples, so nothing tells them apart")
     if setting.schedule == "uniform":

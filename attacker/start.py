@@ -13,6 +13,7 @@ from attacker.interface import (
     ActiveAttack,
     Attack,
     AttackPlugin,
+    Lack,
     Progress,
     Proposal,
     RefusalError,
@@ -78,10 +79,22 @@ def _start(section: PluginSection, setting: Setting) -> Attack:
 
     def start(seen: Setting) -> Attack:
         seen = seating.knows(seen)
+        if lack := _strange_loss(plugin, seen):
+            raise RefusalError(section.name, lack)
         with attacks.guard(section.name, plugin, "start"):
             return CheckedAttack(section.name, plugin, plugin.start(seen), seen, seating)
 
     return Horizontal(setting, start) if setting.topology.is_horizontal else start(setting)
+
+
+def _strange_loss(plugin: AttackPlugin, setting: Setting) -> Lack | None:
+    """Return what an attack lacks that does not know what comes back from a run's loss."""
+    if setting.loss.name not in plugin.losses:
+        known = " or ".join(sorted(plugin.losses))
+        return Lack(f"the loss {known}, whose gradients it reads", f"training.loss is {setting.loss.name}")
+    if setting.loss.weights and not plugin.weighs:
+        return Lack("classes that count alike", "training.class_weights gives them weights")
+    return None
 
 
 @dataclass(frozen=True)
@@ -186,11 +199,16 @@ def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Reco
         slices=slices,
         representations=representations,
         layers=layers,
-        labels=None if recovery.labels is None else _labels(recovery.labels, samples, setting.classes),
+        labels=None
+        if recovery.labels is None
+        else _floating("labels", recovery.labels, (samples,))
+        if setting.loss.of_number
+        else _labels(recovery.labels, samples, setting.classes),
         label_scores=None
         if recovery.label_scores is None
         else _floating("label_scores", recovery.label_scores, (samples,)),
-        cells=tuple(_cell(cell, samples) for cell in _several("cells", recovery.cells)),
+        told=_members("told", recovery.told, samples) if recovery.told else (),
+        cells=tuple(_members("each of the cells", cell, samples) for cell in _several("cells", recovery.cells)),
         certificates=None if certificates is None else _floating("certificates", certificates, (samples, workers)),
         used=_words("used", recovery.used),
         rounds=None if recovery.rounds is None else _rounds(recovery.rounds, shown),
@@ -253,10 +271,10 @@ def _labels(labels: Any, samples: int, classes: int) -> Tensor:
     return plain
 
 
-def _cell(cell: Any, samples: int) -> tuple[int, ...]:
-    members = _integers("each of the cells", cell)
+def _members(what: str, some: Any, samples: int) -> tuple[int, ...]:
+    members = _integers(what, some)
     if not members or min(members) < 0 or max(members) >= samples:
-        raise _MisfitError(f"each of the cells must have samples from 0 to {samples - 1}, not {members}")
+        raise _MisfitError(f"{what} must have samples from 0 to {samples - 1}, not {members}")
     return members
 
 

@@ -25,6 +25,8 @@ DIFFERENT = 1e-3
 ALONE = "gradients of a sample that do not depend on its batch"
 ALWAYS = "gradients of a sample that are the same each time"
 
+AUGMENTED = Lack(ALWAYS, "workers change their slices at random in every round (training.augment)")
+
 Run = Callable[[nn.Module, Tensor], Tensor]
 """Sends some samples, by their numbers, through a model."""
 
@@ -52,6 +54,8 @@ def batchwise(setting: Setting) -> list[Lack]:
 
 def by_chance(setting: Setting) -> list[Lack]:
     """Return what makes a sample's gradient differ each time."""
+    if setting.augmented:
+        return [AUGMENTED]
     whole = first_model(setting)
     named = _once(dropout(whole.bottoms, "the model"), dropout(whole.top, "the top model"))
     if named or not _varies(whole, _through(setting)):

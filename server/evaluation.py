@@ -1,5 +1,6 @@
 """The model on test samples, which the workers hold: they count, and the coordinator adds up."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -20,7 +21,7 @@ class Evaluator:
 
     def __init__(self, setting: Setting, session: Session, parameters: Parameters, journal: Journal) -> None:
         self._session, self._parameters, self._journal = session, parameters, journal
-        self._topology, self._rounds = setting.topology, setting.rounds
+        self._topology, self._rounds, self._loss = setting.topology, setting.rounds, setting.loss
         self._held = [member.test_samples for member in session.members]
         """The test samples of each party: the same at all of them, or in a horizontal federation others."""
         self._batches = 0
@@ -41,8 +42,9 @@ class Evaluator:
             counts = await self._counted(self._rounds + self._batches, start)
             correct += counts.correct
             loss += counts.loss_sum
-        record.train.evaluations.append(Evaluated(round=record.rounds, loss=loss / samples, accuracy=correct / samples))
-        self._journal.evaluation(record.rounds, loss / samples, correct / samples)
+        right = math.nan if self._loss.of_number else correct / samples
+        record.train.evaluations.append(Evaluated(round=record.rounds, loss=loss / samples, accuracy=right))
+        self._journal.evaluation(record.rounds, loss / samples, right)
 
     async def _counted(self, number: int, start: int) -> Counts:
         """Have a batch of test samples counted."""

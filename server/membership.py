@@ -14,6 +14,7 @@ from protos.coordinator_pb2 import Abort, JoinRequest, Order, Welcome
 from protos.wire import ORDER
 from server.refusal import RefusedError, check_number, check_version, invalid, unfit
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, NAME_CHARACTERS, SAMPLES
+from vfl.maths.loss import CROSS_ENTROPY, Loss
 from vfl.net.network import PROTOCOL_VERSION
 from vfl.observation import Tensors
 from vfl.partition import Box, tiling_problem
@@ -72,12 +73,13 @@ class Membership:
         returning: bool = False,
         on_joined: Callable[[Member], None] = lambda _: None,
         generations: Mapping[int, int] | None = None,
+        loss: Loss = CROSS_ENTROPY,
     ) -> None:
         """Begin without members; `returning` says whether one may come back after the start.
 
         `generations` says how often each worker has come back, if the run began long ago and is resumed.
         """
-        self._topology = topology
+        self._topology, self._loss = topology, loss
         self._on_left, self._on_joined = on_left, on_joined
         self._returning = returning
         self._members: dict[int, Member] = {}
@@ -188,8 +190,12 @@ class Membership:
         if problem := box.problem():
             yield invalid(f"the slice of {who} {problem}")
         holding = _whole_problem if self._topology.is_horizontal else _slice_problem
-        if problem := holding(request.worker, box, request.classes, self._topology):
+        # A number stands for as many classes as are needed of others
+        classes = 2 if self._loss.of_number and request.classes == 1 else request.classes
+        if problem := holding(request.worker, box, classes, self._topology):
             yield invalid(problem)
+        if request.classes and (problem := self._loss.problem(request.classes)):
+            yield invalid(f"worker {request.worker}: {problem}: is the config the same everywhere?")
 
     def _misfits(self, member: Member) -> Iterator[RefusedError]:
         """Yield why a worker does not fit to the others, or to what it held when the run began."""

@@ -54,17 +54,24 @@ class Parameters:
         return self._training.learning_rate(number, self._setting.rounds, self._setting.rounds_per_epoch)
 
     def update(self, number: int, gradients: ModelTensors) -> None:
-        """Take a round's optimiser step, none at rate 0; parameters without a gradient stay as they are."""
-        rate = self.rate(number)
+        """Take a round's optimiser step, none at rate 0; parameters without a gradient stay as they are.
+
+        Where several rounds make a step it is taken after the last of them, by the mean of their gradients.
+        """
+        rate, share = self.rate(number), self._training.accumulate
         if rate == 0.0:
             return
         for group in self._optimizer.param_groups:
             group["lr"] = rate
-        self._optimizer.zero_grad()
+        if (number - 1) % share == 0:
+            self._optimizer.zero_grad()
         for parameters, given in zip([*self._bottoms, self._top], [*gradients.bottoms, gradients.top], strict=True):
             for name, parameter in parameters.items():
                 if name in given:  # a shared parameter's gradient is the sum of all workers'
-                    parameter.grad = given[name] if parameter.grad is None else parameter.grad + given[name]
+                    own = given[name] / share if share > 1 else given[name]
+                    parameter.grad = own if parameter.grad is None else parameter.grad + own
+        if number % share:
+            return
         self._clip()
         with self._guard("step"):
             self._optimizer.step()

@@ -24,6 +24,7 @@ from vfl.config import RunConfig
 from vfl.errors import RunFailedError, UserError
 from vfl.folder.journal import Journal
 from vfl.folder.record import Record
+from vfl.maths.loss import loss_of
 from vfl.observation import Setting
 from vfl.topology import Topology
 
@@ -48,6 +49,7 @@ class Session:
             returning=patience > 0,
             on_joined=lambda one: journal.worker(one.worker, "rejoined" if one.generation else "joined"),
             generations=generations,
+            loss=loss_of(config.training),
         )
         self.members: tuple[Member, ...] = ()
         """As they were when all had joined for the first time; empty before."""

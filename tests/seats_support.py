@@ -30,7 +30,8 @@ def seated(setting: Setting, seats: tuple[Seat, ...], x: Tensor, y: Tensor) -> S
     workers = [seat.worker for seat in seats if seat.worker is not None]
     labels = tuple(y.tolist()) if any(seat.kind == "label_holder" for seat in seats) else None
     widths = tuple(known_model(setting, Parameters(setting, TrainingConfig()).current).widths)
-    held = Held({worker: setting.boxes[worker].cut(x) for worker in workers})
+    known = x[: setting.auxiliary] if setting.auxiliary else None
+    held = Held({worker: setting.boxes[worker].cut(x) for worker in workers}, known)
     return replace(setting, seats=seats, labels=labels, held=held, widths=widths if workers else ())
 
 

@@ -96,3 +96,12 @@ def test_no_class_has_more_than_fifteen_methods():
 
 def test_the_roles_and_the_wire_are_the_only_packages_at_the_top():
     assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "examples"} == set(PACKAGES)
+
+
+def test_no_package_has_two_public_things_of_one_name():
+    places: dict[tuple[Path, str], list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                places.setdefault((path.parent, node.name), []).append(str(path.relative_to(ROOT)))
+    assert [where for where in places.values() if len(where) > 1] == []

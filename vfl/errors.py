@@ -31,7 +31,18 @@ def in_words(error: Exception) -> CafeError:
         return error
     if isinstance(error, OSError):
         return RunFailedError(f"{error.filename or 'a file'} cannot be written or read: {error.strerror or error}")
+    if is_want_of_memory(error):
+        helps = "end other programs, use fewer samples, or take a machine with more"
+        return RunFailedError(f"there is too little memory: {helps} (`cafe plan FILE` says what a run takes)")
     return RunFailedError(f"internal error: {type(error).__name__}: {error}")
+
+
+def is_want_of_memory(error: Exception) -> bool:
+    """Tell whether Python or torch was refused memory; torch says so in a RuntimeError's words, or in its own class."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and (type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error))
+    )
 
 
 def from_words(exit_code: int, sentence: str) -> CafeError:

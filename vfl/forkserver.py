@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
 
 from vfl.errors import UserError
 from vfl.packages import python_path
@@ -19,6 +20,8 @@ COMPILER = "torch._dynamo"
 """What torch imports, in a second or two, when the first optimiser is made."""
 LONGEST_FOLDER = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 """What a Unix socket's path leaves for the folder of temporary files, in bytes."""
+COUNTERS = Path("/proc/vmstat")
+"""Where Linux counts what it did for memory; other systems have no such file."""
 _OURS = "cafe"
 if os.environ.get("PYTHONSAFEPATH") == _OURS:  # in the fork server; programs that plug-ins start get none of it
     del os.environ["PYTHONSAFEPATH"]
@@ -80,3 +83,27 @@ def end_with_parent() -> None:
     assert parent is not None
     wait([parent.sentinel])
     os._exit(1)
+
+
+def memory_kills() -> int:
+    """Return how many processes Linux has killed for want of memory since it was started; 0 where nobody counts."""
+    try:
+        counted = dict(line.split() for line in COUNTERS.read_text(encoding="ascii").splitlines())
+        return int(counted["oom_kill"])
+    except (OSError, ValueError, KeyError):
+        return 0
+
+
+def silent_end(name: str, before: int, how: str = "") -> str:
+    """Return the sentence on a process that ended without one; `before` is `memory_kills` when it was started."""
+    ended = f"the {name} ended without a word{how}"
+    if memory_kills() > before:
+        helps = "end other programs, use fewer samples, or take a machine with more (see `cafe plan`)"
+        return f"{ended}, and Linux has killed a process for want of memory since it began: {helps}"
+    return ended
+
+
+def first_to_go() -> None:
+    """Let Linux end this process before the others of a run where memory is short: those that are left say so."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")

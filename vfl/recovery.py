@@ -70,11 +70,13 @@ class Recovery:
     layers: tuple[str, ...] | None = None
     """For each worker the name of the layer whose inputs the representations are."""
     labels: Tensor | None = None
-    """The class of each sample, -1 where unknown."""
+    """The class of each sample, -1 where unknown; where a number is predicted, the number, NaN where unknown."""
     labels_named: bool = True
     """Whether the classes are known by their names; else samples of one number are of one class, whichever it is."""
     label_scores: Tensor | None = None
     """With two classes: how much each sample looks like one of the second, NaN where unknown."""
+    told: tuple[int, ...] = ()
+    """Samples that the adversary knew from elsewhere, or whose labels, if these are recovered: they are not scored."""
     cells: tuple[tuple[int, ...], ...] = ()
     """Groups of samples that no batch tells apart: within one the order is arbitrary."""
     certificates: Tensor | None = None

@@ -118,7 +118,7 @@ def _named(seat: Seat) -> Any:
     return {seat.kind: "malicious"} if seat.malicious else seat.kind
 
 
-def in_words(seats: Sequence[Seat]) -> str:
+def names_of_seats(seats: Sequence[Seat]) -> str:
     """Name one seat or several: worker 2; the coordinator and the label holder."""
     *first, last = map(str, seats)
     return f"{', '.join(first)} and {last}" if first else last

@@ -90,7 +90,7 @@ def aligned(
 def table_facts(config: RunConfig, path: Path, worker: int) -> tuple[int, int, list[str]]:
     """Return how many rows and columns a worker's table has, if it can be read as the config says, and its doubts."""
     tables, holding = _read(config, path, worker)
-    return len(holding), len(holding.values), doubts_of(tables.label, [holding])
+    return len(holding), len(holding.values), doubts_of(tables.label, [holding], config.training.loss == "squared")
 
 
 def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding]:
@@ -101,6 +101,7 @@ def _read(config: RunConfig, path: Path, worker: int) -> tuple[TableSet, Holding
             f"name one file for all in the config (data.path), and give each worker its rows with `cafe slice`"
         )
     tables = datasets.build(config.data)
+    tables = tables.predicting_numbers() if config.training.loss == "squared" else tables
     if not isinstance(tables, TableSet) or tables.id is None:
         how = "data.name csv, parquet or npz, and data.id"
         raise UserError(f"--data {path}: the config must say how to read it: {how}")

@@ -1,5 +1,7 @@
 """A worker's start: its defences, its threads, its server for the other workers; then the session."""
 
+from dataclasses import replace
+
 import torch
 
 from protos.coordinator_pb2 import JoinRequest, Slice
@@ -28,6 +30,7 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions, onlooker: 
     given = None if options.key_file is None else read_key(options.key_file, "--key-file")
     secret = Secret(given, kept=None if given or options.state is None else options.state / "secret")
     plan = defence_plan(config, options.worker, len(data.x), most=data.most, secret=secret, common=common)
+    plan = replace(plan, count=None if options.state is None else options.state / "count")
     keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
@@ -41,6 +44,8 @@ def work(config: RunConfig, data: WorkerData, options: WorkerOptions, onlooker: 
         server.stop()
     if finished.rounds >= plan.rounds:  # else the coordinator was stopped, and may be resumed
         plan.secret.forget()
+        if plan.count is not None:
+            plan.count.unlink(missing_ok=True)
     return finished
 
 

@@ -40,7 +40,7 @@ class WorkerOptions:
     threads: int | None = None
     key_file: Path | None = None
     state: Path | None = None
-    """The folder in which its secret outlasts this process; in memory alone without."""
+    """The folder in which its secret and its defences' count outlast this process; in memory alone without."""
     common: bytes | None = field(default=None, repr=False)
     """The secret that all workers have in common, where they were given one."""
     tls: Identity | None = None
@@ -94,9 +94,11 @@ class Session:
         waits = self._config.federation
         patience, doubted = waits.join_timeout, waits.silence_timeout + NOTICED_SECONDS
         self._link = keep_joining(lambda left: self._join(request, left), patience, doubted=doubted, say=self._say)
-        if self._link.generation:  # an earlier process was this worker, and what its defences had counted is lost
+        if self._link.generation:  # an earlier process was this worker
             self._trainer.defence.start_late()
             self._checks.start_late()
+        else:
+            self._trainer.defence.start_first()
         try:
             while True:
                 try:

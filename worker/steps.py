@@ -16,7 +16,7 @@ from torch import Tensor
 from vfl.config import RunConfig
 from vfl.models import is_shared
 from vfl.observation import Tensors
-from vfl.optimisers.replay import Adam, Sgd, replay_of
+from vfl.optimisers.replay import AdamReplay, SgdReplay, replay_of
 from worker.defences import Plan
 
 ROUNDING = 2e-6
@@ -35,7 +35,7 @@ class Steps:
         self._checks, self._training = federation.checks, training
         epoch = -(-most // federation.batch_size)
         self._rates = {n: training.learning_rate(n, plan.rounds, epoch) for n in range(1, plan.rounds + 1)}
-        self._moving = [number for number, rate in self._rates.items() if rate]
+        self._moving = [number for number, rate in self._rates.items() if rate and number % training.accumulate == 0]
         """The rounds after which parameters change: the first of them makes version 2."""
         alone = not config.topology.is_horizontal and not is_shared(config.model)
         self._replay = replay_of(training)
@@ -100,7 +100,7 @@ class Steps:
             yield f"the coordinator sends parameters {version} after {self._version}: it left some out"
         elif self._replay is not None:
             number = self._moving[version - 2]
-            upload = self._uploads.get(number)
+            upload = self._mean_upload(number)
             if self._loaded and upload is None:
                 yield f"the coordinator sends parameters {version} before this worker uploaded for round {number}"
             elif upload is not None and self._is_exact and (self._remembers or not self._replay.remembers):
@@ -108,6 +108,19 @@ class Steps:
                 yield from self._other_step(number, tensors, own, wanted)
             else:
                 yield from self._too_far(version, tensors, own)
+
+    def _mean_upload(self, number: int) -> Tensors | None:
+        """Return what the step after a round is made of: its upload, or the mean of several rounds'."""
+        share = self._training.accumulate
+        rounds = [one for one in range(number - share + 1, number + 1) if self._rates[one]]
+        if any(one not in self._uploads for one in rounds):
+            return None
+        mean: dict[str, Tensor] = {}
+        for one in rounds:
+            for name, gradient in self._uploads[one].items():
+                part = gradient / share if share > 1 else gradient
+                mean[name] = mean[name] + part if name in mean else part
+        return mean
 
     def _other_step(self, number: int, tensors: Tensors, own: Tensors, wanted: Tensors) -> Iterator[str]:
         """Compare with the step that this worker has taken itself."""
@@ -123,13 +136,13 @@ class Steps:
         since = self._moving[self._version - 1 : version - 1]
         steps = enumerate(since, start=self._version)
         plan, clip = self._replay, self._training.clip_norm
-        if isinstance(plan, Adam):
+        if isinstance(plan, AdamReplay):
             farthest = sum(self._rates[number] * plan.farthest(count) for count, number in steps)
             for name, tensor in tensors.items():
                 off = _largest(tensor - own[name])
                 if not off <= farthest * (1 + STEP_ROUNDING) + ROUNDING * _largest(own[name]):
                     yield f"the coordinator's {name} jumps by {off:.2g}, and adam goes {farthest:.2g} at most. {SWITCH}"
-        elif isinstance(plan, Sgd) and clip is not None and not plan.weight_decay:
+        elif isinstance(plan, SgdReplay) and clip is not None and not plan.weight_decay:
             farthest = sum(self._rates[number] for _, number in steps) * clip / (1 - plan.momentum)
             off = math.sqrt(sum(float((tensors[name] - own[name]).double().square().sum()) for name in own))
             size = math.sqrt(sum(float(own[name].double().square().sum()) for name in own))

@@ -39,7 +39,8 @@ class Tap:
             return
         data, seat, widths = self._data, self._seat, tuple(start.output_widths)
         assert seat.worker is not None
-        held = Held({seat.worker: data.x.cpu()} if self._config.topology.holds_features(seat.worker) else {})
+        own = {seat.worker: data.x.cpu()} if self._config.topology.holds_features(seat.worker) else {}
+        held = Held(own, data.auxiliary)
         labels = tuple(data.y.tolist()) if data.y is not None else None
         self._onlooker.begin(
             Setting.at(

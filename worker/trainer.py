@@ -1,6 +1,7 @@
 """A worker's part of a round: forward, the exchange with the other workers, backward, the defence."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from torch import Tensor
@@ -10,6 +11,7 @@ from vfl.config import RunConfig
 from vfl.datasets.slices import WorkerData
 from vfl.device import resolve_device
 from vfl.errors import RunFailedError
+from vfl.maths.loss import loss_of
 from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
@@ -39,7 +41,7 @@ class Trainer:
         self.defence = Defences(config, plan)
         self._place = config.topology.bottom_of(plan.worker)
         model = build_bottom(config.model, data.box.shape, config.seed, self._place)
-        self._bottom = Bottom(model, data.x, data.x_test, self._device)
+        self._bottom = Bottom(model, data.x, data.x_test, self._device, training=config.training)
         self._top: Top | None = None
         self._y = data.y
         """What is learned as the labels."""
@@ -52,9 +54,10 @@ class Trainer:
         widths = list(start.output_widths)
         if self._top is None:  # after a lost worker's return there is one, with its parameters
             assert self._data.y is not None
-            model = build_top(self._config.model, widths, start.classes, self._config.seed)
+            loss = loss_of(self._config.training)
+            model = build_top(self._config.model, widths, loss.outputs(start.classes), self._config.seed)
             self._y = self.defence.answers.labels(self._data.y, start.classes)
-            self._top = Top(model, self._y, self._data.y_test, self._device)
+            self._top = Top(model, self._y, self._data.y_test, self._device, training=self._config.training)
         self._rendezvous.open(start.run_id, {m: w for m, w in enumerate(widths) if m != self._place})
 
     def meet_label_holder(self, peer: Peer) -> None:
@@ -123,7 +126,10 @@ class Trainer:
         if self.tap is not None and learned is None:
             self.tap.swapped(number, rows, output, gradient)
         loss, top_gradients = (learned.loss, learned.top_gradients) if learned else (None, {})
-        gradients = with_prefix(BOTTOM, self._bottom.backward(gradient)) | with_prefix(TOP, top_gradients)
+        drawing = seeded(self._config.seed, f"local steps of worker {self._worker}", number)
+        with drawing if self._config.training.local_steps > 1 else nullcontext():
+            bottom = self._bottom.backward(gradient)
+        gradients = with_prefix(BOTTOM, bottom) | with_prefix(TOP, top_gradients)
         try:
             x, model = self._bottom.batch(rows), self._bottom.model
             defended = self.defence.apply(gradients, number, rows=rows, x=x, model=model)

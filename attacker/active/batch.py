@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -10,36 +9,20 @@ from torch import Tensor
 from attacker.active.line import SHARE, Groups, Line
 from attacker.active.link import Slots, linked
 from attacker.active.network import GAIN, Counting, Head, Network, Telling
+from attacker.active.sight import Sight, drawn_direction, sight_of
 from vfl.observation import ModelTensors, Observation
 
 BENDS = 16
 """Of the line by which a worker tells the others of its rows."""
 TOLD = 2.0
 """Logits that it tells, either way."""
-DIRECTIONS = 24
-"""Of so many, the one that tells most rows apart is taken for a measurement."""
 AGREES = 3e-3
 """How far a row may be from what a measurement has for it, relative to its size; else it was another that was seen."""
 
-CROWDED = 1e-4
-"""How near a threshold may be to a row, relative to where that is (or to 1): rows are known to about that."""
 KNOWN, SLACK = 5e-5, 5e-5
 """How well a row is known along a direction, relative to its size; what float32 leaves of a share."""
 STUCK = 2
 """After so many measurements that settled nothing the batch is left as it is."""
-
-
-@dataclass(frozen=True)
-class Sight:
-    """Which of a worker's groups a round measures: the two units between whose thresholds each of them lies."""
-
-    direction: Tensor
-    thresholds: Tensor
-    groups: Tensor
-    low: Tensor
-    high: Tensor
-    crowded: Tensor
-    """Those with another so near that either may be on the wrong side of the threshold between them."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +57,7 @@ class Batch:
         self.indices, self.problem, self.done = indices, "", False
         self.rounds: list[int] = []
         self._network, self._random, self._measurements = network, random, measurements
-        self._lines = [Line(self._direction(one.features), len(indices)) for one in network.bottoms]
+        self._lines = [Line(drawn_direction(one.features, random), len(indices)) for one in network.bottoms]
         self._thresholds: list[Tensor] = []
         self._groups: list[Groups] = []
         """By worker; empty while rows are being isolated."""
@@ -154,10 +137,13 @@ class Batch:
         telling, bias = None, _logit(SHARE)
         if len(self._groups) > 1:
             rows = self._groups[self._teller].x
-            telling, bias = _spread(rows, self._direction(rows.shape[1])), -TOLD
+            telling, bias = _spread(rows, drawn_direction(rows.shape[1], self._random)), -TOLD
         self._told = telling, bias
         wanted = self._wanted()
-        self._sights = [self._sight(worker, wanted[worker]) for worker in range(len(self._groups))]
+        self._sights = [
+            sight_of(own.x, wanted[worker], self._times(worker), self._units(worker), random=self._random)
+            for worker, own in enumerate(self._groups)
+        ]
         bottoms = [
             dense.parameters(Counting(sight.direction, sight.thresholds), telling if worker == self._teller else None)
             for worker, (dense, sight) in enumerate(zip(self._network.bottoms, self._sights, strict=True))
@@ -174,27 +160,12 @@ class Batch:
             wanted.append(~settled | self._errors(worker).isnan())
         return wanted
 
-    def _sight(self, worker: int, wanted: Tensor) -> Sight:
-        """Put thresholds around those groups, those that were seen the least first, while there are units."""
-        rows, units = self._groups[worker].x, self._units(worker)
-        direction = self._clearest(rows)
-        along, order = (rows @ direction.double()).sort()
-        ends = along[:1] - 1, along[-1:] + 1
-        edges = torch.cat([ends[0], (along[1:] + along[:-1]) / 2, ends[1]]).float()
-        times = sum((~one.errors[worker].isnan()).long() for one in self._measured) + torch.zeros(len(rows))
-        places = wanted[order].nonzero().flatten()
-        places = places[times[order][places].argsort(stable=True)]
-        taken: dict[int, int] = {}
-        chosen: list[int] = []
-        for place in places.tolist():
-            new = [edge for edge in (place, place + 1) if edge not in taken]
-            if len(taken) + len(new) <= units:
-                taken |= {edge: len(taken) + count for count, edge in enumerate(new)}
-                chosen.append(place)
-        low, high = (torch.tensor([taken[place + end] for place in chosen], dtype=torch.int64) for end in (0, 1))
-        room = torch.minimum(along - edges[:-1], edges[1:] - along)[chosen]
-        crowded = room < CROWDED * along[chosen].abs().clamp(min=1.0)
-        return Sight(direction, edges[list(taken)], order[chosen], low, high, crowded)
+    def _times(self, worker: int) -> Tensor:
+        """Return how often each group was seen in a measurement."""
+        times = torch.zeros(len(self._groups[worker]), dtype=torch.int64)
+        for one in self._measured:
+            times += ~one.errors[worker].isnan()
+        return times
 
     def _measure(self, seen: list[Tensor]) -> None:
         telling, bias = self._told
@@ -240,20 +211,6 @@ class Batch:
         for one in self._measured:
             error = torch.fmax(error, one.errors[worker])
         return torch.where(error.isnan(), error, torch.maximum(error, own.error))
-
-    def _clearest(self, rows: Tensor) -> Tensor:
-        """Return the direction along which rows that are next to each other are farthest apart, by their tenth."""
-        several = [self._direction(rows.shape[1]) for _ in range(DIRECTIONS)]
-        return max(several, key=partial(_clearness, rows))
-
-    def _direction(self, features: int) -> Tensor:
-        drawn = torch.randn(features, generator=self._random)
-        return drawn / drawn.norm()
-
-
-def _clearness(rows: Tensor, direction: Tensor) -> float:
-    gaps = (rows @ direction.double()).sort().values.diff()
-    return float(gaps.quantile(0.1)) if len(gaps) else 0.0
 
 
 def _shares(groups: Groups, telling: Telling | None, bias: float) -> tuple[Tensor, Tensor]:

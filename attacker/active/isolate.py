@@ -49,6 +49,8 @@ class Isolate(AttackPlugin):
             lacks.append(Lack(f"first layers of {FEWEST} units or more", f"one has {fewest} (model.hidden)"))
         if setting.batch_size > MOST_ROWS:
             lacks.append(Lack(f"batches of at most {MOST_ROWS}", f"federation.batch_size is {setting.batch_size}"))
+        if setting.augmented or setting.local_steps > 1:
+            lacks.append(Lack("plain gradients of the rows themselves", "the workers augment them, or take steps"))
         if setting.frozen:
             lacks.append(Lack("parameters that may change", "here they are frozen (training.lr)"))
         if lacks or isinstance(network, Lack):

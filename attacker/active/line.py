@@ -64,7 +64,7 @@ class Groups:
     @property
     def sizes(self) -> Tensor:
         """Return how large rows are, small ones as a tenth of the usual: what an error is relative to."""
-        size = self.x.norm(dim=1)
+        size: Tensor = self.x.norm(dim=1)
         return size.clamp(min=0.1 * float(size.median())) if len(size) else size
 
 
@@ -108,11 +108,12 @@ class Line:
             share = min(left, max(1, units * int(counts[place]) // max(crowd, 1)))
             if not share:
                 break
-            ends = self._thresholds[place : place + 2].tolist()
-            chosen.append(torch.linspace(*ends, share + 2, dtype=torch.float64)[1:-1])
+            low, high = self._thresholds[place : place + 2].tolist()
+            chosen.append(torch.linspace(low, high, share + 2, dtype=torch.float64)[1:-1])
             left -= share
         made = torch.cat(chosen) if chosen else torch.zeros(0, dtype=torch.float64)
-        return made.float().unique()
+        thresholds: Tensor = made.float().unique()
+        return thresholds
 
     @property
     def problem(self) -> str | None:

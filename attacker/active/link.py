@@ -49,7 +49,7 @@ def linked(slots: Slots, groups: Groups, sums: Tensor) -> Tensor:
         still: list[int] = []
         for place in open_groups:
             free = (found < 0).nonzero().flatten()
-            chosen = _members(slots, free, groups, place, sums[place])
+            chosen = _members(slots, free, groups, place=place, sums=sums[place])
             if chosen is None:
                 still.append(place)
             else:
@@ -63,7 +63,7 @@ def linked(slots: Slots, groups: Groups, sums: Tensor) -> Tensor:
     return found
 
 
-def _members(slots: Slots, free: Tensor, groups: Groups, place: int, sums: Tensor) -> Tensor | None:
+def _members(slots: Slots, free: Tensor, groups: Groups, *, place: int, sums: Tensor) -> Tensor | None:
     """Return the free slots that make up a group, if one choice of them fits and no other does."""
     count, ones, seen = int(groups.counts[place]), int(groups.ones[place]), ~sums.isnan()
     if not bool(seen.any()) or count > len(free):

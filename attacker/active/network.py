@@ -102,7 +102,7 @@ class Dense:
         counts[told : told + used] = GAIN
         return made | self._onwards(slopes, counts)
 
-    def _onwards(self, slopes: Tensor, counts: Tensor) -> Tensors:
+    def _onwards(self, slopes: Tensor, counts: Tensor) -> dict[str, Tensor]:
         """Return the later layers, which hand both sums on to the first number of the output."""
         made: dict[str, Tensor] = {}
         for place, (name, shape) in enumerate(zip(self.layers[1:], self.shapes[1:], strict=True)):

@@ -11,6 +11,7 @@ from attacker.certificate.determined import Determined, data_of_inputs
 from attacker.certificate.explained import ROUNDING, alone, applies, left_over, own_parts, together
 from attacker.certificate.network import Network, Pass
 from vfl.maths.factors import Factors
+from vfl.maths.loss import is_known
 from vfl.models.layers import FullyConnected
 from vfl.observation import ModelTensors, Setting
 from vfl.recovery import CERTIFIED
@@ -63,7 +64,7 @@ class Case:
     ) -> None:
         self._setting, self._layers, self._slices, self._labels = setting, layers, slices, labels
         self._sketch = sketch
-        self._known = labels >= 0
+        self._known = is_known(labels)
         for part in slices:
             self._known = self._known & part.flatten(1).isfinite().all(dim=1)
         self._network = Network(setting, [layer.name for layer in layers])
@@ -103,7 +104,7 @@ class Case:
             here = one.samples[self._known[one.samples]]
             if passed is None or len(here) == 0:
                 continue
-            own = passed.take(place[here])
+            own = passed.take(place[here]).scaled(one.size / self._divisor(one))
             apart = [alone(*part) for part in zip(one.factors, own.h, own.v, strict=True)]
             differ = torch.full((len(here),), torch.inf, dtype=torch.float64)
             for cell in cells[here][cells[here] >= 0].unique().tolist():
@@ -182,11 +183,18 @@ class Case:
     def _rest(self, one: Played) -> Sequence[Tensor | None]:
         self._load(one.round.parameters)
         slices = [part[one.here] for part in self._slices]
-        predicted = self._network.gradients(slices, self._labels[one.here], one.round.size)
+        predicted = self._network.gradients(slices, self._labels[one.here], self._divisor(one.round))
         pairs = zip(one.round.whole, predicted, strict=True)
         return together(
             [seen - self._sketch(at, row) for at, (seen, row) in enumerate(pairs)], one.passed, one.round.size
         )
+
+    def _divisor(self, one: Round) -> float:
+        """Return what a round's sum was divided by; where its labels' weights say so, those that are known."""
+        known = one.samples[self._known[one.samples]]
+        if not self._network.loss.hides_divisor or not len(known):
+            return one.size
+        return one.size * self._network.loss.divisor(self._labels[known]) / len(known)
 
     def _cells(self, rounds: Sequence[Round]) -> Tensor:
         """Return for each sample the number of its cell: samples that share all their rounds; -1 if it is alone."""
@@ -204,16 +212,20 @@ class Case:
         Samples of a cell are told apart by nothing but what the network makes of them: where that is no more than is
         left unexplained, workers' slices may have been put together wrongly.
         """
-        size = passed.u.norm(dim=1)
+        before = self._network.loss.u(self._logits(passed.z), self._labels[samples])
+        size = before.norm(dim=1)
         least = torch.full((len(samples),), torch.inf, dtype=torch.float64)
-        labels = torch.nn.functional.one_hot(self._labels[samples], passed.u.shape[1])
         for worker, z in enumerate(passed.z):
             slices = self._slices[worker][samples].flatten(1)
             for other in range(len(samples)):
                 there = [part if at != worker else z[other].expand_as(z) for at, part in enumerate(passed.z)]
-                with torch.no_grad():
-                    u = self._network.top(torch.cat(there, dim=1)).softmax(dim=1) - labels
-                change = ((u - passed.u).norm(dim=1) / size).double()
+                u = self._network.loss.u(self._logits(there), self._labels[samples])
+                change = ((u - before).norm(dim=1) / size).double()
                 same = (slices - slices[other]).norm(dim=1) <= CERTIFIED * slices.norm(dim=1)
                 least = torch.where(same, least, torch.minimum(least, change))
         return least
+
+    def _logits(self, z: Sequence[Tensor]) -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = self._network.top(torch.cat(list(z), dim=1))
+        return logits

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from vfl.models.layers import given, representation
 from vfl.models.whole import first_model
@@ -32,12 +31,16 @@ class Pass:
     z: tuple[Tensor, ...]
     """For each worker (samples, width): what it sends to the label holder."""
     u: Tensor
-    """(samples, classes): softmax minus label."""
+    """(samples, logits): the gradient of the sample's own loss by its logits."""
 
     def take(self, rows: Tensor) -> "Pass":
         """Return some of the samples."""
         h, v, z = (tuple(part[rows] for part in parts) for parts in (self.h, self.v, self.z))
         return Pass(h, v, z, self.u[rows])
+
+    def scaled(self, times: float) -> "Pass":
+        """Return the same samples with all that comes back so many times as large."""
+        return self if times == 1 else Pass(self.h, tuple(times * v for v in self.v), self.z, times * self.u)
 
 
 class Network:
@@ -50,7 +53,7 @@ class Network:
         whole = whole.double() if small else whole
         # copies: each worker has gradients of its own, also of parameters that all of them share
         self.bottoms, self.top = [copy.deepcopy(bottom) for bottom in whole.bottoms], whole.top
-        self._layers = layers
+        self._layers, self.loss = layers, setting.loss
 
     def load(self, parameters: ModelTensors) -> None:
         """Take over a round's parameters."""
@@ -77,13 +80,12 @@ class Network:
             ]
             z = [bottom(part.clone()).to(self.dtype) for bottom, part in zip(self.bottoms, slices, strict=True)]
             logits = self.top(torch.cat(z, dim=1))
-            loss = cross_entropy(logits, labels, reduction="sum")
+            loss = self.loss.total(logits, labels)
             v = torch.autograd.grad(loss, [one.output for one in caught], materialize_grads=True)
-        u = logits.detach().softmax(dim=1)
-        u[torch.arange(len(labels)), labels] -= 1
+        u = self.loss.u(logits.detach(), labels)
         return Pass(tuple(one.input for one in caught), v, tuple(part.detach() for part in z), u)
 
-    def gradients(self, slices: Sequence[Tensor], labels: Tensor, size: int) -> list[Tensor]:
+    def gradients(self, slices: Sequence[Tensor], labels: Tensor, divisor: float) -> list[Tensor]:
         """Return the gradient of these samples' part of a batch's mean loss: each worker's in a row, the top's last.
 
         A row has the parameters in the order of their names.
@@ -94,7 +96,7 @@ class Network:
             module.requires_grad_(True)
         with torch.enable_grad():
             z = [bottom(part.to(self.dtype)).to(self.dtype) for bottom, part in zip(self.bottoms, slices, strict=True)]
-            loss = cross_entropy(self.top(torch.cat(z, dim=1)), labels, reduction="sum") / size
+            loss = self.loss.total(self.top(torch.cat(z, dim=1)), labels) / divisor
             flat = [parameter for own in named for parameter in own.values()]
             found = iter(torch.autograd.grad(loss, flat, materialize_grads=True))
         for module in modules:

@@ -13,7 +13,7 @@ from attacker.driver.follow import Follower, Snapshots
 from attacker.interface import Setting
 from attacker.start import start_attack
 from vfl.config import RunConfig
-from vfl.errors import UserError, in_words
+from vfl.errors import UserError, in_words, is_want_of_memory
 from vfl.folder import clear_run
 from vfl.folder.journal import Journal
 from vfl.folder.record import Record
@@ -103,8 +103,7 @@ def _memory_errors_explained(setting: Setting) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        short = isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-        if not short:
+        if not is_want_of_memory(error):
             raise
         says = f"which says that it has {_samples(setting)}; take a machine with more"
         raise UserError(f"there is too little memory to attack the recorded run, {says}") from None

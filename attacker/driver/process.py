@@ -31,9 +31,10 @@ from attacker.driver.state import Kept, States, thin
 from attacker.interface import Recovery, Setting, attacks
 from attacker.start import start_attack
 from vfl.device import keep_freed_memory
-from vfl.errors import CafeError, from_words, in_words
+from vfl.errors import CafeError, from_words, in_words, is_want_of_memory
 from vfl.folder.transcript.files import RoundReader
 from vfl.folder.transcript.spool import Places
+from vfl.forkserver import first_to_go
 from vfl.limits import RESERVE_BYTES, WAITING_BYTES
 from vfl.observation import PartyObservation
 from vfl.registry import PluginSection
@@ -83,6 +84,7 @@ def main(pipe: Connection) -> None:
     with contextlib.suppress(OSError):
         os.setsid()  # Linux shares out time by session first: what the attack uses is not to be taken off the workers'
     keep_freed_memory()
+    first_to_go()
     threads = torch.get_num_threads()  # all cores, or what OMP_NUM_THREADS says
     torch.set_num_threads(1)
     line = Line(pipe)
@@ -93,7 +95,7 @@ def main(pipe: Connection) -> None:
         recovery = live.run(threads)
         line.tell(pickle.dumps(recovery))  # here, as torch would share the tensors' memory with the coordinator
     except Exception as error:
-        if not isinstance(error, CafeError | OSError):
+        if not isinstance(error, CafeError | OSError) and not is_want_of_memory(error):
             traceback.print_exc()
         said = in_words(error)
         line.tell(from_words(said.exit_code, str(said)))  # an error of a plug-in's own class may be unknown there

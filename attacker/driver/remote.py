@@ -18,7 +18,7 @@ from vfl.folder.recovered import PARTIAL
 from vfl.folder.summary import Queue
 from vfl.folder.transcript.files import files_of
 from vfl.folder.transcript.spool import SLOTS, Places, Spool
-from vfl.forkserver import context, end_process, warm_up
+from vfl.forkserver import context, end_process, memory_kills, silent_end, warm_up
 from vfl.observation import PartyObservation
 
 GRACE_SECONDS = 5.0
@@ -56,6 +56,7 @@ class RemoteAttack:
         self._waiting: deque[int] = deque()
         """The bytes of the rounds that the attack has not read; of those before a run was resumed, 0."""
         self._version = 0
+        self._kills = memory_kills()
         self._bounded = False
         """Whether so much may wait and no more: what the user wants to keep is kept, however much it is."""
 
@@ -156,8 +157,7 @@ class RemoteAttack:
         try:
             message = self._pipe.recv()
         except (EOFError, ConnectionError):
-            ended = "the attack's process ended without a word"
-            raise RunFailedError(f"{ended}: was it killed, or was there too little memory?") from None
+            raise RunFailedError(silent_end("attack's process", self._kills)) from None
         if isinstance(message, CafeError):
             raise message
         if isinstance(message, int) and message:

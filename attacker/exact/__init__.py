@@ -5,7 +5,7 @@ from pydantic import Field
 from attacker.exact.attack import Either, ExactAttack
 from attacker.exact.choice import Choice, Wanted, choose
 from attacker.exact.one_gradient.recover import OneGradient, OrTogether
-from attacker.interface import Attack, AttackPlugin, Lack, RefusalError, attacks
+from attacker.interface import EVERY_LOSS, Attack, AttackPlugin, Lack, RefusalError, attacks
 from attacker.inversion import InversionOptions
 from vfl.observation import Setting
 
@@ -14,6 +14,7 @@ from vfl.observation import Setting
 class Exact(AttackPlugin):
     """Rays of one gradient, intersecting subspaces or least squares, then inversion: beyond Jin et al. 2021 (CAFE)."""
 
+    losses, weighs = EVERY_LOSS, True
     method: Wanted = Field(
         "auto", description="how steps I and II are solved; auto goes by the room in the layers, and by the outcome"
     )

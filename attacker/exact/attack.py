@@ -178,10 +178,12 @@ class ExactAttack:
     ) -> Joined:
         """Put the workers' candidates side by side; where data go past the layer that takes the data themselves."""
         if not all(layer.bias for layer in self._choice.layers):
-            return unjoined(solved)
+            return unjoined(solved, loss=self._setting.loss)
         if any(around) and early is None:
             return unjoined(
-                solved, "Data go past the attacked layer too, so labels would take step III, which is switched off."
+                solved,
+                "Data go past the attacked layer too, so labels would take step III, which is switched off.",
+                loss=self._setting.loss,
             )
         given = None if early is None else [x if past else None for x, past in zip(early.slices, around, strict=True)]
         network = Network.of(self._setting, self._choice.layers, model)

@@ -9,7 +9,7 @@ from torch import nn
 
 from attacker.exact.steps12.completion import too_few_rounds
 from attacker.exact.workers.tails import affine_after
-from attacker.least_squares import SKETCH, undetermined, written_otherwise
+from attacker.least_squares import HIDDEN, SKETCH, undetermined, written_otherwise
 from attacker.refusal import FROZEN, Lack, RefusalError
 from attacker.steady import batchwise, by_chance, steady_input, zeros_before
 from vfl.maths.cone import enough_zeros
@@ -25,6 +25,14 @@ LEAST = 3
 CHANCE = (
     "What comes after the attacked layer differs each time (dropout?): what flows into it does not, and is recovered, "
     "but certificates, and what is said of altered gradients, count the differences too"
+)
+ONCE = (
+    "Workers change their slices at random in every round: each sample is recovered from the first round that has it, "
+    "as it was changed for that round"
+)
+STEPS = (
+    "Workers upload the mean of {} steps, in which their parameters move: a layer that sees the data shows them all "
+    "the same, but certificates count what moved, and what lies behind other layers is blurred"
 )
 MOST_BYTES = 1 << 29
 """What least squares may keep of the rounds beside subspaces, which may turn out to need no help."""
@@ -49,6 +57,12 @@ def choose(setting: Setting, wanted: Wanted) -> Choice:
     case = _Case.of(setting)
     if case.chance:
         return _despite_chance(case, wanted)
+    choice = _steady(case, wanted)
+    return choice if setting.local_steps == 1 else replace(choice, remark=STEPS.format(setting.local_steps))
+
+
+def _steady(case: "_Case", wanted: Wanted) -> Choice:
+    """Decide for models that make the same of a sample each time."""
     if wanted != "auto":
         refusal = REFUSAL[wanted](case)
         if refusal:
@@ -119,8 +133,8 @@ class _Case:
         k = self.setting.batch_size
         if k > min(layer.inputs, layer.outputs) or not layer.bias or layer.sees_data:
             return False
-        # what comes back through an affine rest has the same directions for all samples, one fewer than classes
-        apart = k < self.setting.classes or not affine_after(bottom, layer.name, shape)
+        # what comes back through an affine rest has the same directions for all samples, as many as u has
+        apart = k <= self.setting.loss.directions(self.setting.classes) or not affine_after(bottom, layer.name, shape)
         return apart and zeros_before(bottom, layer.name, shape) >= enough_zeros(k)
 
     @property
@@ -197,7 +211,7 @@ def _rank_one_refusal(case: _Case) -> Lack | None:
     """Return what lacks for rank one to complete rounds that are too few for least squares."""
     if not case.setting.frozen or case.unbiased is not None:
         return _least_squares_refusal(case)
-    return too_few_rounds(case.setting, case.first)
+    return HIDDEN if case.setting.loss.hides_divisor else too_few_rounds(case.setting, case.first)
 
 
 REFUSAL: dict[Method, Callable[[_Case], Lack | None]] = {
@@ -236,7 +250,10 @@ def _with_followers(case: _Case) -> Choice:
 def _despite_chance(case: _Case, wanted: Wanted) -> Choice:
     """Choose a method for models that differ each time, if what flows into the layers is the same."""
     lacks = list(case.chance)
-    methods: tuple[Method, ...] = ("one_gradient",) if case.moves else ("subspaces", "one_gradient")
+    followed = all(layer.sees_data for layer in case.first)  # what flows into these does not move with parameters
+    methods: tuple[Method, ...] = ("one_gradient",)
+    if not case.setting.augmented and (followed or not case.moves):
+        methods = ("subspaces", "one_gradient")
     for method in methods:
         refusal = REFUSAL[method](case)
         if refusal:
@@ -244,6 +261,8 @@ def _despite_chance(case: _Case, wanted: Wanted) -> Choice:
         elif wanted in ("auto", method):
             choice = case.choice(method)
             parts = zip(case.bottoms, case.setting.boxes, choice.layers, strict=True)
+            if case.setting.augmented:
+                return replace(choice, remark=ONCE)
             if all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
                 return replace(choice, remark=CHANCE)
     raise RefusalError("exact", *lacks)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from attacker.interface import Setting
+from attacker.passes import by_passes
 from vfl.errors import UserError
 from vfl.observation import WorkerObservation
 
@@ -29,21 +30,8 @@ class Answers:
         return self._rounds
 
     def passes(self) -> list[Tensor]:
-        """Return the answers by how often a sample has been seen: (samples, width) each, NaN where it was not.
-
-        With epochs each pass is one of them; with other schedules the k-th pass has every sample's k-th answer.
-        """
-        width = self.by_round()[0][1].shape[1]
-        seen = torch.zeros(self.samples, dtype=torch.int64)
-        found: list[Tensor] = []
-        for indices, answers in self._rounds:
-            for times in seen[indices].unique().tolist():
-                while len(found) <= times:
-                    found.append(torch.full((self.samples, width), torch.nan, dtype=torch.float64))
-                now = seen[indices] == times
-                found[times][indices[now]] = answers[now]
-            seen[indices] += 1
-        return found
+        """Return the answers by how often a sample has been seen: (samples, width) each, NaN where it was not."""
+        return by_passes(self.by_round(), self.samples)
 
 
 def directions(answers: Tensor) -> Tensor:

@@ -8,8 +8,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacker.interface import Attack, AttackPlugin, Lack, Progress, Recovery, RefusalError, Setting, attacks
+from attacker.interface import Attack, AttackPlugin, Progress, Recovery, Setting, attacks
 from attacker.labels.answers import Answers, directions
+from attacker.labels.known import check_known, told_words
 from vfl.maths.naming import best_naming, renamed
 from vfl.observation import WorkerObservation
 from vfl.seats import SeatKind
@@ -34,11 +35,7 @@ class LabelClusters(AttackPlugin):
 
     def start(self, setting: Setting) -> Attack:
         """Begin; the samples and classes that are said to be known must be some of the run's."""
-        for sample, label in self.known.items():
-            if not (0 <= sample < setting.samples and 0 <= label < setting.classes):
-                found = f"attack.known says {label} of sample {sample}"
-                needs = f"samples below {setting.samples} and classes below {setting.classes}"
-                raise RefusalError("label_clusters", Lack(needs, found))
+        check_known("label_clusters", self.known, setting)
         return _Clustering(self, setting)
 
 
@@ -119,4 +116,4 @@ def named(groups: Tensor, known: Mapping[int, int], classes: int) -> dict[str, o
     labels = renamed(groups, truth, classes)
     labels[samples] = truth[samples]
     whole = len(set(known.values())) == classes
-    return {"labels": labels, "labels_named": whole, "used": (*used, f"the classes of {len(known)} samples")}
+    return {"labels": labels, "labels_named": whole, "used": (*used, told_words(known)), "told": tuple(sorted(known))}

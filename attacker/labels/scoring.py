@@ -18,6 +18,7 @@ class _Scores(AttackPlugin):
     """An attack that gives each sample a score: how much it looks like one of the second class."""
 
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"worker"}),)
+    losses, weighs = frozenset({"cross_entropy", "binary"}), True
 
     def start(self, setting: Setting) -> Attack:
         """Begin, if there are two classes."""
@@ -34,6 +35,11 @@ class _Scores(AttackPlugin):
     def named(self) -> bool:
         """Whether it knows which side is which class."""
         return False
+
+    @property
+    def told(self) -> tuple[int, ...]:
+        """Return the samples whose class it knows from elsewhere."""
+        return ()
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -80,6 +86,11 @@ class LabelDirection(_Scores):
         return self.known is not None
 
     @property
+    def told(self) -> tuple[int, ...]:
+        """Return the samples whose class it knows from elsewhere."""
+        return () if self.known is None else (self.known,)
+
+    @property
     def used(self) -> tuple[str, ...]:
         """Return what it uses."""
         return (*super().used, *(() if self.known is None else ("the class of 1 sample",)))
@@ -118,7 +129,9 @@ class _Scoring:
         labels = torch.full((len(scores),), -1)
         labels[there] = (scores[there] > threshold(scores[there])).long()
         plugin = self._plugin
-        return Recovery(labels=labels, label_scores=scores, labels_named=plugin.named, used=plugin.used)
+        return Recovery(
+            labels=labels, label_scores=scores, labels_named=plugin.named, told=plugin.told, used=plugin.used
+        )
 
 
 def threshold(scores: Tensor) -> float:

@@ -6,7 +6,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from attacker.interface import Attack, AttackPlugin, Lack, Progress, Recovery, RefusalError, Setting, attacks
+from attacker.interface import (
+    EVERY_LOSS,
+    Attack,
+    AttackPlugin,
+    Lack,
+    Progress,
+    Recovery,
+    RefusalError,
+    Setting,
+    attacks,
+)
 from attacker.outputs.solve import Seen, Solved, solve
 from vfl.errors import UserError
 from vfl.models import build_bottom
@@ -28,6 +38,7 @@ class OutputInversion(AttackPlugin):
     """
 
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"coordinator", "label_holder"}),)
+    losses, weighs = EVERY_LOSS, True
     iterations: int = Field(40, ge=1, description="of Levenberg's and Marquardt's method, from each start")
     restarts: int = Field(16, ge=1, description="starts for a sample that is not explained yet")
 

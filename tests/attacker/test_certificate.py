@@ -8,15 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from attacker.certificate import Evidence
-from attacker.certificate.explained import alone, left_over
-from vfl.local.one_process import observations
+from attacker.certificate.explained import alone, left_over, together
+from attacker.certificate.network import Pass
+from vfl.local.one_process import OneProcess, observations
 from vfl.maths.factors import factorize
 from vfl.models.layers import fully_connected
 from vfl.models.whole import first_model
 from vfl.observation import Observation, Setting
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
-from vfl.recovery import CERTIFIED
+from vfl.recovery import CERTIFIED, Recovery
 from vfl.registry import PluginSection
 
 ADAM = TrainingConfig(optimizer="adam", lr=1e-3)
@@ -129,6 +130,38 @@ def test_a_cell_is_certified_only_as_it_was_parted() -> None:
     x = truth.x.clone()
     x[[a, b], :6] = x[[b, a], :6]  # one worker's slices exchanged
     assert not bool(truth.certified(x, rounds=rounds)[[a, b]].any())
+
+
+def test_workers_slices_that_the_network_cannot_tell_apart_are_not_certified_together() -> None:
+    """Two samples of one class and a faint top model: with one worker's slices exchanged all comes back the same."""
+    truth = Truth(FROZEN, batch_size=2, rounds=12)
+    one = truth.rounds[0]
+    a, b = one.indices.tolist()
+    truth.y[a] = truth.y[b]
+    crossed = truth.x.clone()
+    crossed[[a, b], 6:] = crossed[[b, a], 6:]
+    for size, told_apart in ((1.0, True), (1e-7, False)):
+        parameters = replace(one.parameters, top={name: size * own for name, own in one.parameters.top.items()})
+        gradients, _ = OneProcess(truth.setting, truth.x, truth.y)(parameters, one.indices)
+        rounds = [replace(one, parameters=parameters, gradients=gradients)]
+        assert truth.certified(truth.x, rounds=rounds)[[a, b]].tolist() == [told_apart] * 2
+        assert not bool(truth.certified(crossed, rounds=rounds)[[a, b]].any())
+
+
+def test_what_a_batch_leaves_of_the_top_models_gradient_counts_at_every_worker() -> None:
+    ones = torch.ones(2, 3)
+    passed = Pass(h=(ones, ones), v=(ones, 2 * ones), z=(ones, ones), u=ones)
+    nothing = torch.zeros(4)
+    assert [float(one) for one in together([nothing, nothing, nothing], passed, 2)] == [0, 0]
+    left = [float(one) for one in together([nothing, nothing, torch.ones(4)], passed, 2)]
+    assert left[0] > 0
+    assert left[1] == pytest.approx(2 * left[0])  # in the units of each worker's own part
+
+
+def test_a_sample_is_certified_where_it_is_at_all_workers() -> None:
+    recovery = Recovery(certificates=torch.tensor([[1e-6, 1e-6], [1e-6, 1e-2], [1e-2, 1e-6], [1e-6, torch.nan]]))
+    assert recovery.certified is not None
+    assert recovery.certified.tolist() == [True, False, False, False]
 
 
 def rounding_off(shape: tuple[int, ...]) -> nn.Module:

@@ -1,12 +1,14 @@
 """What an attack and a worker's round do on a GPU, made certain without one.
 
 On torch's meta device there is no data: a tensor of the CPU among the others, or a number that is looked at (for which
-a GPU would have to be waited for), raises. Fake CUDA tensors cannot stand in here: autograd asks for the device's own
-code, which torch's CPU build has not.
+a GPU would have to be waited for), raises. Whole attacks, which look at numbers now and then, run on a stand-in of ours
+(`tests.attacker.stand_in`). Fake CUDA tensors cannot stand in here: autograd asks for the device's own code, which
+torch's CPU build has not.
 """
 
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +18,14 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attacker.cafe import Cafe
-from attacker.interface import attacks
+from attacker.interface import Recovery, attacks, silent
+from attacker.inversion import spread
 from attacker.matching import objectives, regularisers
 from attacker.matching.components import depths
 from attacker.matching.engine import Engine
 from attacker.matching.objectives import Targets
-from tests.attacker.cafe_support import CNN, images, seen, setting_for
+from tests.attacker.cafe_support import CNN, MLP, images, seen, setting_for
+from tests.attacker.stand_in import DEVICE, StandIn
 from vfl.device import full_precision
 from vfl.models import build_bottom, build_top
 from vfl.registry import PluginSection
@@ -81,6 +85,79 @@ def test_cafe_waits_once_an_iteration_while_it_watches_a_threshold_and_then_neve
             attack.observe(observation)
         waited.append(waits.total)
     assert waited == [1] * 8 + [0] * 4
+
+
+SHORT = {"inversion": {"attempts": 1, "search_steps": 2, "polish_steps": 2}}
+WHOLE = {
+    "cafe": {**AT_ONCE},
+    "exact": SHORT,
+    "dlg": {"iterations": 2},
+    "cosine": {"iterations": 2},
+    "idlg": {"iterations": 2},
+    "sapag": {"iterations": 2},
+    "gradient_leakage": {"iterations": 2},
+    "bn": {"iterations": 2},
+    "gc": {"iterations": 2},
+    "theory": SHORT,
+    "averaging": SHORT,
+    "least_squares": {},
+    "rgap": {},
+}
+"""Every attack from the coordinator's seat, short."""
+QUICK = ("cafe", "exact", "cosine")
+ROUNDS = {"exact": 12, "theory": 12, "averaging": 12, "least_squares": 24, "rgap": 6}
+
+
+def on(device: str, name: str, monkeypatch, **options) -> tuple[Recovery, Counter[str]]:
+    """What an attack recovers there from start to end, and what a card would have been waited for meanwhile."""
+    x, y = images(6)
+    model = MLP if name == "rgap" else PluginSection.model_validate({**CNN.model_dump(), "batch_norm": name == "bn"})
+    setting = setting_for(x, 1 if name in ("idlg", "rgap") else 3, ROUNDS.get(name, 2), model)
+    rounds = seen(setting, x, y)
+    with StandIn() as card:
+        monkeypatch.setattr(
+            spread,
+            "ThreadPoolExecutor",  # modes are of a thread, and step III has its own
+            lambda count, **how: ThreadPoolExecutor(count, initializer=StandIn(card.found).__enter__, **how),
+        )
+        attack = attacks.find(name)(**WHOLE[name] | options).start(replace(setting, device=device))
+        for observation in rounds:
+            attack.observe(observation)
+        return attack.recover(silent), card.found
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in WHOLE]
+)
+def test_a_whole_attack_runs_on_a_stand_in_for_a_card_and_hands_over_tensors_of_the_cpu(name, monkeypatch):
+    recovery, found = on(DEVICE, name, monkeypatch)
+    parts = [*(recovery.slices or ()), *(recovery.representations or ())]
+    assert parts
+    assert {type(part) for part in parts} == {torch.Tensor}
+    assert {part.device.type for part in parts} == {"cpu"}
+    assert (found.total() == 0) == (name in ("least_squares", "rgap")), found  # the page on GPUs says what runs where
+
+
+@pytest.mark.parametrize("name", ["cafe", pytest.param("dlg", marks=pytest.mark.slow)])
+def test_what_is_recovered_there_is_what_is_recovered_on_the_cpu(name, monkeypatch):
+    (there, _), (here, _) = (on(device, name, monkeypatch) for device in (DEVICE, "cpu"))
+    for one, other in zip(there.slices, here.slices, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=0, equal_nan=True)
+
+
+def test_the_stand_in_refuses_a_tensor_of_the_cpu_and_counts_what_is_looked_at():
+    with StandIn() as card:
+        there = torch.rand(3, 4).to(DEVICE)
+        with pytest.raises(RuntimeError, match="a tensor of the CPU among those of the card"):
+            there + torch.rand(3, 4)
+        assert card.found.total() == 0
+        assert float(there.sum()) == pytest.approx(float(there.cpu().sum()))
+        assert card.found == {"_local_scalar_dense": 1, "to the CPU": 1}
+
+
+def test_an_iteration_of_a_rival_with_adam_waits_at_most_twice(monkeypatch):
+    few, many = (on(DEVICE, "cosine", monkeypatch, iterations=count)[1].total() for count in (2, 6))
+    assert many - few <= 2 * 4
 
 
 @pytest.mark.parametrize("objective", ["squared", "cosine", "gaussian"])

@@ -48,6 +48,9 @@ class Case:
     exact: bool = False
     """Whether it must recover every sample to 1e-3; what others achieve is their own tests' business."""
     classes: int = CLASSES
+    shape: tuple[int, ...] = (1, 8, 8)
+    known: int = 0
+    """So many samples the adversary knows whole, of twice as many."""
     leaves_off: bool = False
     """Whether a first recover() moves where the next one goes on from; the others must come to the same again."""
 
@@ -60,6 +63,9 @@ CASES: dict[str, Case] = {
     "rgap": Case({"disaggregate": True}, PluginSection(name="strided_cnn", channels=(4, 6, 8)), exact=True),
     "label_norm": Case(classes=2),
     "label_direction": Case(classes=2),
+    "model_completion": Case({"known": {0: 0, 1: 1, 2: 2}, "steps": 2}),
+    "inverse_network": Case({"steps": 2, "hidden": 4}, known=12),
+    "grn": Case({"epochs": 2}, shape=(16,)),
     "bn": Case(model=PluginSection(name="cafe_cnn", batch_norm=True, fc1=8, fc2=6, output=4)),
 }
 FEW = {"iterations": 2, "restarts": 2}
@@ -76,9 +82,10 @@ def built_in() -> Iterator[str]:
 each_attack = pytest.mark.parametrize("name", list(built_in()))
 
 
-def pictures(samples: int = SAMPLES, classes: int = CLASSES) -> tuple[Tensor, Tensor]:
-    coarse = torch.rand(samples, 1, 5, 5, generator=torch.Generator().manual_seed(4))
-    return interpolate(coarse, size=(8, 8), mode="bilinear"), torch.arange(samples) % classes
+def pictures(setting: Setting) -> tuple[Tensor, Tensor]:
+    coarse = torch.rand(setting.samples, 1, 5, 5, generator=torch.Generator().manual_seed(4))
+    x, shape = interpolate(coarse, size=(8, 8), mode="bilinear"), setting.boxes[0].sample_shape
+    return (x if len(shape) > 1 else x.flatten(1)[:, : shape[0]]), torch.arange(setting.samples) % setting.classes
 
 
 def case_of(name: str) -> Case:
@@ -88,12 +95,12 @@ def case_of(name: str) -> Case:
 
 
 def setting_of(name: str, **changes: Any) -> Setting:
-    boxes = tuple(partition((1, 8, 8), 4))
     case = case_of(name)
-    base = Setting(case.model, boxes, case.classes, SAMPLES, BATCH, "epochs", ROUNDS, True, 11, "cpu")
-    setting = replace(base, **changes)
+    boxes, samples = tuple(partition(case.shape, 4)), max(SAMPLES, 2 * case.known)
+    base = Setting(case.model, boxes, case.classes, samples, BATCH, "epochs", ROUNDS, True, 11, "cpu")
+    setting = replace(base, **{"auxiliary": case.known, **changes})
     seats = tuple(SEATS[kind] for kind in sorted(attacks.find(name).seats[0]))
-    return seated(setting, seats, *pictures(setting.samples, setting.classes))
+    return seated(setting, seats, *pictures(setting))
 
 
 def start(name: str, setting: Setting) -> Attack:
@@ -101,7 +108,7 @@ def start(name: str, setting: Setting) -> Attack:
 
 
 def rounds_of(setting: Setting) -> list[AnyObservation]:
-    x, y = pictures(setting.samples, setting.classes)
+    x, y = pictures(setting)
     return list(seen_from(setting, x, y, TrainingConfig()))
 
 
@@ -141,7 +148,8 @@ def assert_sensible(setting: Setting, recovery: Recovery) -> None:
         assert recovery.labels.min() >= -1
         assert recovery.labels.max() < setting.classes
     pixels = {"pixels between 0 and 1", "pixels between 0 and 1 on 256 levels"}
-    assert set(recovery.used) <= {"indices", "parameters", "labels"} | {"own slice"} | set(SEEN) | pixels
+    told = {"the classes of 3 samples", "12 samples known whole", "columns at mean 0 and deviation 1"}
+    assert set(recovery.used) <= {"indices", "parameters", "labels"} | {"own slice"} | set(SEEN) | pixels | told
     members = [n for cell in recovery.cells for n in cell]
     assert len(set(members)) == len(members)
     assert all(0 <= n < setting.samples for n in members)
@@ -151,7 +159,7 @@ def assert_known_answer(name: str, setting: Setting, recovery: Recovery) -> None
     assert_sensible(setting, recovery)
     if not case_of(name).exact:
         return
-    x, y = pictures(setting.samples, setting.classes)
+    x, y = pictures(setting)
     assert recovery.slices is not None
     found = torch.empty_like(x)
     for box, part in zip(setting.boxes, recovery.slices, strict=True):

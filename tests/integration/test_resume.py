@@ -183,12 +183,10 @@ def test_when_an_old_round_is_damaged_the_run_goes_on_without_its_attack_as_the_
     assert_same_numbers(out, undisturbed)
 
 
-def test_another_config_or_defences_that_count_are_refused_before_anything_is_touched(config, undisturbed):
+def test_another_config_is_refused_before_anything_is_touched(config, undisturbed):
     before = (undisturbed / "summary.json").read_bytes()
     with pytest.raises(UserError, match="--resume: seed is 4 in the config and was 3 when"):
         run(config, undisturbed, resume=True, seed=4)
-    with pytest.raises(UserError, match="what the defence breaker of worker 0 had counted went with its process"):
-        run(config, undisturbed, resume=True, defence="{name: breaker}")
     assert (undisturbed / "summary.json").read_bytes() == before
 
 

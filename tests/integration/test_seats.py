@@ -16,6 +16,7 @@ from vfl.errors import UserError
 from vfl.folder.transcript import Transcript
 from vfl.local.launch import run_federation
 from vfl.local.simulation import simulate
+from vfl.maths.metrics import psnr
 from vfl.observation import Setting
 from vfl.referee import score_run
 
@@ -143,3 +144,32 @@ def test_transcripts_of_different_parties_are_not_taken_for_each_others(together
     )
     assert done.returncode == 2
     assert "holds what the coordinator saw" in done.stderr
+
+
+def test_what_the_adversary_knows_from_elsewhere_is_in_its_own_transcript_and_not_scored(tmp_path):
+    """The label holder knows ten samples whole; its transcript has them, and the score is of the others."""
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    changes = ["adversary=label_holder", "auxiliary=20", "attack={name: inverse_network, steps: 20}", "transcript=true"]
+    config = load_config(tmp_path / "run.yaml", changes)
+    data, out = load_data(config), tmp_path / "out"
+    run_federation(config, data, out)
+    recorded = Transcript(out / "transcript")
+    assert torch.equal(recorded.setting.held.auxiliary, data.x[:20])
+    summary = score_run(out, config, data)
+    assert summary.attack.told == 20
+    found = np.load(out / "recovered.npz")
+    assert found["told"].tolist() == [True] * 20 + [False] * 40
+    others = torch.cat([box.cut(torch.tensor(found["x"]))[20:].flatten(1) for box in boxes_of(data, config)[1:]], dim=1)
+    truth = torch.cat([box.cut(data.x)[20:].flatten(1) for box in boxes_of(data, config)[1:]], dim=1)
+    assert summary.attack.psnr_mean == pytest.approx(float(psnr(others, truth).mean()))
+    again = cafe("attack", out / "transcript", "--json", "--out", tmp_path / "again")
+    assert json.loads(again.stdout)["attack"]["psnr_mean"] == pytest.approx(summary.attack.psnr_mean, abs=1e-3)
+
+
+def test_samples_known_from_elsewhere_are_for_a_party_that_holds_some_itself(tmp_path):
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    with pytest.raises(UserError, match="auxiliary: samples that a curious worker or label holder knows"):
+        load_config(tmp_path / "run.yaml", ["adversary=coordinator", "auxiliary=20", "attack.name=exact"])
+    config = load_config(tmp_path / "run.yaml", ["auxiliary=60"])
+    with pytest.raises(UserError, match="auxiliary: 60 of 60 samples leave none"):
+        run_federation(config, load_data(config), tmp_path / "out")

@@ -132,8 +132,11 @@ def scored(folder, tree, x=None, labels=None, used=("gradients",), cell=None):
 
 def test_lost_pixels_are_scored_as_grey(tmp_path):
     lost = lambda data: torch.full_like(data.x, torch.nan)  # noqa: E731
-    data, attack = scored(tmp_path, {"data": {"name": "digits", "samples": 6}}, lost)
-    assert attack.psnr_mean == pytest.approx(float(psnr(torch.full_like(data.x, 0.5), data.x).mean()))
+    data, attack = scored(tmp_path, {"data": {"name": "digits", "samples": 6}} | TWO_WORKERS, lost)
+    grey = torch.full_like(data.x, 0.5)
+    assert attack.psnr_mean == pytest.approx(float(psnr(grey, data.x).mean()))
+    for box, party in zip(partition((1, 8, 8), 2), attack.parties, strict=True):
+        assert party.psnr == pytest.approx(float(psnr(box.cut(grey), box.cut(data.x)).mean()))
     assert attack.samples_lost == 6
 
 

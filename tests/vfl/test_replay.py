@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vfl.optimisers.replay import Adam, replay_of
+from vfl.optimisers.replay import AdamReplay, replay_of
 from vfl.optimisers.training import TrainingConfig
 
 
@@ -40,18 +40,18 @@ def test_the_replay_takes_the_steps_of_torchs_own_optimiser(options):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=40))
 def test_adam_never_goes_farther_than_its_bound(gradients):
-    replay, here = Adam(), {"a": torch.zeros(1, dtype=torch.float64)}
+    replay, here = AdamReplay(), {"a": torch.zeros(1, dtype=torch.float64)}
     for count, gradient in enumerate(gradients, start=1):
         after = replay.step(here, {"a": torch.tensor([gradient], dtype=torch.float64)}, 1.0)
-        assert float((after["a"] - here["a"]).abs()) <= Adam.farthest(count) * (1 + 1e-9)
+        assert float((after["a"] - here["a"]).abs()) <= AdamReplay.farthest(count) * (1 + 1e-9)
         here = after
 
 
 def test_the_bound_of_adam_is_reached_by_the_gradients_that_cauchy_and_schwarz_name():
     count, (one, two) = 20, (0.9, 0.999)
     gradients = [(one / two) ** (count - i) for i in range(1, count + 1)]
-    replay, here = Adam(), {"a": torch.zeros(1, dtype=torch.float64)}
+    replay, here = AdamReplay(), {"a": torch.zeros(1, dtype=torch.float64)}
     for gradient in gradients:
         before = here
         here = replay.step(before, {"a": torch.tensor([gradient], dtype=torch.float64)}, 1.0)
-    assert float((before["a"] - here["a"])[0]) == pytest.approx(Adam.farthest(count), rel=1e-6)
+    assert float((before["a"] - here["a"])[0]) == pytest.approx(AdamReplay.farthest(count), rel=1e-6)

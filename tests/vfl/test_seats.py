@@ -10,7 +10,7 @@ from vfl.errors import UserError
 from vfl.models.whole import first_model
 from vfl.observation import Held, Setting
 from vfl.partition import Box
-from vfl.seats import COORDINATOR, Seat, adversary_of, in_words
+from vfl.seats import COORDINATOR, Seat, adversary_of, names_of_seats
 
 WORKER, HOLDER = Seat("worker", 2), Seat("label_holder", 0)
 
@@ -30,7 +30,7 @@ def test_a_config_names_one_seat_or_several_and_is_written_as_it_was_read(said, 
     config = type(config).model_validate(tree)
     assert config.seats == seats
     assert config.model_dump(mode="json")["adversary"] == said == adversary_of(seats)
-    assert in_words(config.seats) == words
+    assert names_of_seats(config.seats) == words
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,7 @@ def test_a_coalition_knows_what_its_members_know():
 
 
 def test_what_a_party_holds_goes_through_a_pipe_as_it_is():
-    held = Held({2: torch.arange(6.0).reshape(2, 3)})
+    held = Held({2: torch.arange(6.0).reshape(2, 3)}, torch.arange(4.0).reshape(1, 4))
     again = pickle.loads(pickle.dumps(held))
     assert torch.equal(again.slices[2], held.slices[2])
+    assert torch.equal(again.auxiliary, held.auxiliary)

@@ -141,7 +141,7 @@ def test_parameters_that_come_again_are_the_same_again():
 
 def _small(path):
     """A config of this repository with few samples and rounds, without its attack."""
-    config = load_config(ROOT / "configs" / path, ["attack={name: none}", "adversary=coordinator"])
+    config = load_config(ROOT / "configs" / path, ["attack={name: none}", "adversary=coordinator", "auxiliary=0"])
     tree = config.model_dump(mode="json")
     if config.data.name not in ("csv", "parquet"):
         tree["data"]["samples"] = 48
@@ -166,6 +166,8 @@ def test_an_honest_run_of_every_config_raises_no_alarm(path, tmp_path, monkeypat
     [
         {"training": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}},
         {"training": {"optimizer": "adam", "lr": 0.01, "schedule": {"frozen_epochs": 1, "warmup_epochs": 2}}},
+        {"training": {"optimizer": "adam", "lr": 0.01, "accumulate": 3}},
+        {"training": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "local_steps": 3, "local_lr": 0.05}},
         {"training": {"optimizer": "adam", "lr": 0.01, "clip_norm": 0.1}},
         {"training": {"optimizer": "sgd", "lr": 0.1, "clip_norm": 0.1, "momentum": 0.5}},
         {"training": {"optimizer": "adam", "lr": 0.01, "evaluate_every": 2, "evaluate_first": True}},

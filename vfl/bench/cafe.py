@@ -41,7 +41,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Case:
+class Problem:
     """The shapes of one data set."""
 
     name: str
@@ -51,8 +51,8 @@ class Case:
     workers: int = 4
 
 
-CIFAR, MNIST = Case("CIFAR-10", (3, 32, 32)), Case("MNIST", (1, 28, 28))
-SMALL = Case("CIFAR-10, small", (3, 32, 32), samples=24, batch_size=6)
+CIFAR, MNIST = Problem("CIFAR-10", (3, 32, 32)), Problem("MNIST", (1, 28, 28))
+SMALL = Problem("CIFAR-10, small", (3, 32, 32), samples=24, batch_size=6)
 
 
 def bench_cafe(out: Path | None, short: bool) -> None:
@@ -81,7 +81,7 @@ class Iteration:
     floor: Callable[[], object]
 
 
-def paths(case: Case) -> list[Iteration]:
+def paths(case: Problem) -> list[Iteration]:
     """Return the three steps, the third with and without second derivatives."""
     boxes = tuple(partition(case.shape, case.workers))
     model = PluginSection(name="cafe_cnn")

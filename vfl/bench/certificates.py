@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
-from torch import Tensor, nn
+from torch import Tensor
 
 from vfl.api import Simulation, simulate
 from vfl.bench.rigs import save, show_table
@@ -72,7 +72,7 @@ class Case:
 
 TABLES = ("customers", "breast_cancer")
 MLP, CNN = {"name": "mlp", "hidden": [64]}, {"name": "cafe_cnn"}
-EMBEDDED = {"name": "vfl.bench.certificates:embedded"}
+EMBEDDED = {"name": "embedded", "numbers": 3, "width": 9, "hidden": [64], "output": 16}
 
 
 def cases(short: bool) -> Iterator[Case]:
@@ -180,20 +180,3 @@ def _write_customers(path: Path, samples: int, seed: int) -> None:
         writer = csv.writer(file)
         writer.writerow(columns)
         writer.writerows(zip(*columns.values(), strict=True))
-
-
-def embedded(shape: tuple[int, ...]) -> nn.Module:
-    """Return a bottom model that looks a category up in a table of vectors before its dense layers."""
-    return nn.Sequential(_Embedding(shape[0]), nn.Linear(shape[0] + 4, 64), nn.ReLU(), nn.Linear(64, 16))
-
-
-class _Embedding(nn.Module):
-    """The first three columns as they are, the others, a category's, by a table of vectors."""
-
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.vectors = nn.Parameter(torch.randn(columns - 3, columns + 1) / 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Put the numbers and the category's vector side by side."""
-        return torch.cat([x[:, :3], x[:, 3:] @ self.vectors], dim=1)

@@ -6,14 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from attacker.exact.choice import Choice, choose
 from attacker.exact.rays import samples_of
 from attacker.exact.workers.labels import Network
 from attacker.exact.workers.tails import cut_off, possible_v
-from vfl.bench.attack import console_line, load, setting_for
+from vfl.bench.attack import NEAR, console_line, load, nearest, setting_for
 from vfl.bench.rigs import save, show_table
 from vfl.device import one_thread
 from vfl.local.one_process import observations
@@ -41,8 +40,6 @@ OTHERS: tuple[dict[str, Any], ...] = (
 """Tried at the smallest batch, where the attack has the best chance."""
 WORKERS = (0, 3)
 """Of four: those of the upper left and the lower right quarter."""
-NEAR = 1e-2
-"""A sample is found if its h is known to within one per cent."""
 SECONDS = 6.0
 """For each gradient, of computing."""
 
@@ -105,8 +102,8 @@ class _Round:
                     weight, bias, cut_off=partial(cut_off, *tail), span=partial(possible_v, *tail),
                     batch=len(self.x), seed=0, seconds=SECONDS,
                 )  # fmt: skip
-                right += int((_apart(self.truths[worker], shown.h) < NEAR).sum())
-                wrong += int((_apart(shown.h[shown.certain], self.truths[worker]) > 10 * NEAR).sum())
+                right += int((nearest(self.truths[worker], shown.h) < NEAR).sum())
+                wrong += int((nearest(shown.h[shown.certain], self.truths[worker]) > 10 * NEAR).sum())
         except WithheldError:
             return "withheld"
         return f"{right} of {len(self.x) * len(WORKERS)}" + (f" + {wrong}" if wrong else "")
@@ -121,11 +118,3 @@ class _Round:
             upload = chain.apply(own, 1, rows=self.seen.indices, x=x, model=bottom)
             layer = BOTTOM + self.choice.layers[worker].name
             yield worker, upload[f"{layer}.weight"], upload[f"{layer}.bias"]
-
-
-def _apart(some: Tensor, others: Tensor) -> Tensor:
-    """Return how far each of some is from the nearest of the others, relative to its length."""
-    if not len(some) or not len(others):
-        return torch.full((len(some),), torch.inf)
-    apart: Tensor = torch.cdist(some, others).min(dim=1).values / some.norm(dim=1).clamp_min(1e-300)
-    return apart

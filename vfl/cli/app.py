@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from vfl.cli import catalogue, federation, research, setup
+from vfl.cli import audit, catalogue, federation, research, setup
 from vfl.errors import CafeError, InterruptedRunError, UserError, in_words
 from vfl.local.stop import interrupt, stopped
 
@@ -32,6 +32,8 @@ app.command()(setup.health)
 app.command()(setup.certs)
 app.command("slice")(setup.cut)
 app.command()(research.attack)
+app.command()(audit.audit)
+app.command()(audit.submit)
 app.command()(research.sweep)
 app.command()(research.report)
 app.command()(research.export)

@@ -129,8 +129,9 @@ class Screen:
                 self._workers.take_round(line)
                 self._bar("rounds", "rounds", done=line["round"], total=line["total"], extra=f"loss {line['loss']:.4f}")
             case "evaluation":
-                loss = "" if line["loss"] is None else f", loss {line['loss']:.4f}"  # a diverged model's has no number
-                self._notes["on test samples"] = f"accuracy {line['accuracy']:.1%}{loss}, after round {line['round']}"
+                loss = [] if line["loss"] is None else [f"loss {line['loss']:.4f}"]  # a diverged model's has no number
+                right = [] if line["accuracy"] is None else [f"accuracy {line['accuracy']:.1%}"]
+                self._notes["on test samples"] = ", ".join([*right, *loss, f"after round {line['round']}"])
             case "step":
                 self._bar("attack", line["name"], done=line["done"], total=line["total"])
             case "estimate" if line["psnr_mean"] is not None:

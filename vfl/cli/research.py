@@ -13,7 +13,7 @@ from vfl.cli.ending import finish, reported, show
 from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, check_addresses, no_link, results_folder
 from vfl.config import RunConfig, apply_change, parse_config
 from vfl.errors import UserError
-from vfl.seats import adversary_of, in_words
+from vfl.seats import adversary_of, names_of_seats
 
 if TYPE_CHECKING:
     from vfl.datasets import Data
@@ -53,7 +53,7 @@ def attack(
         apply_change(tree, change)
     config = parse_config(tree, "the recorded config")
     if [*config.seats] != seats:
-        raise UserError(f"--set adversary: {transcript} holds what {in_words(seats)} saw; name other transcripts")
+        raise UserError(f"--set adversary: {transcript} holds what {names_of_seats(seats)} saw; name other transcripts")
     sections = {"model": recorded.config.model.model_dump(mode="json"), "data": tree["data"], "attack": tree["attack"]}
     said = [name or "", *(change.partition("=")[2] for change in changes or [])]
     refuse_imports(sections, said, transcript)
@@ -121,7 +121,7 @@ def results(
     from vfl.sweep.results.page import draw_curves, write_page
 
     for source in add or []:
-        print(f"kept as {keep(source, docs, experiments, kept)}")
+        print(f"kept as {' and '.join(map(str, keep(source, docs, experiments, kept)))}")
     draw_curves(experiments, kept)
     for picture in draw_figures(experiments, kept, docs):
         print(f"{picture} is drawn")
@@ -139,7 +139,6 @@ def bench(
     data: Annotated[
         Path | None, typer.Option(help="attack, one_gradient: an .npz file of images instead of the photographs.")
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="attack: how many epochs it observes.")] = 4,
     compare: Annotated[
         tuple[Path, Path] | None,
         typer.Option(metavar="OLD.json NEW.json", help="all: print two files of --out beside each other."),
@@ -155,11 +154,9 @@ def bench(
     measure = resolve_name(BENCHES[name])
     if name == "all":
         measure(out, short, compare)
-    elif name == "attack":
-        measure(data, epochs, out, short)
     elif name == "faults":
         measure(out, short, long)
-    elif name == "one_gradient":
+    elif name in ("attack", "one_gradient"):
         measure(data, out, short)
     else:
         measure(out, short)

@@ -167,6 +167,8 @@ class RunConfig(Section):
     training: TrainingConfig = TrainingConfig()
     defence: Defences = NONE
     adversary: Adversary = "coordinator"
+    auxiliary: int = Field(0, ge=0)
+    """So many of the samples, the first, the adversary knows whole from elsewhere; they are not scored."""
     attack: PluginSection = PluginSection(name="none")
     device: DeviceConfig = DeviceConfig()
     transcript: bool = False
@@ -196,7 +198,19 @@ class RunConfig(Section):
                     raise ValueError(f"defence.{place}: the workers of a horizontal federation exchange none")
         if self.topology.labels_at_coordinator and chain_of(self.defence, 0, "answers") != (NONE,):
             raise ValueError("defence.answers: it is the label holder's, and here the coordinator holds the labels")
+        if self.training.local_steps > 1 and self.topology.is_horizontal:
+            raise ValueError(
+                "training.local_steps: only workers of a vertical federation take local steps; leave it out"
+            )
+        every, accumulate = self.federation.checkpoint_every, self.training.accumulate
+        if every is not None and every % accumulate:
+            raise ValueError(
+                f"federation.checkpoint_every is {every}, and a step takes {accumulate} rounds (training.accumulate): "
+                f"make it a multiple of that"
+            )
         seats = self.seats
+        if self.auxiliary and seats == (COORDINATOR,):
+            raise ValueError("auxiliary: samples that a curious worker or label holder knows; the adversary is neither")
         if self.federation.checkpoint_every is not None and (seats != (COORDINATOR,) or self.is_malicious):
             raise ValueError(
                 "federation.checkpoint_every: a run whose adversary is not the coordinator alone, or is malicious, "

@@ -45,6 +45,8 @@ class Data:
     groups: tuple[int, ...] | None = None
     """How many of the columns each worker holds, in order, where the data set decides that."""
     label: str = "label"
+    target: Column | None = None
+    """The label's own units, where it is a number: `y` is scaled as any column is, and `classes` is 1."""
     class_names: tuple[str, ...] = ()
     tables: Tables | None = None
     """The files that the samples come from; their rows may have been joined, and some left out."""
@@ -90,6 +92,10 @@ class DataSet(Plugin):
         """Return the data set of a federation whose labels this worker has; matters where each party has a file."""
         return self
 
+    def predicting_numbers(self) -> "DataSet":
+        """Return the data set of a run that predicts a number; one whose label may be either overrides this."""
+        return self
+
     def load(self) -> Data:
         """Return the data."""
         raise NotImplementedError
@@ -127,7 +133,7 @@ class DataSet(Plugin):
         if test is None and self.test_samples:
             raise UserError("data.test_samples: this data set has no test samples")
         everything = train[1] if test is None else torch.cat([train[1], test[1]])
-        if everything.min() < 0:
+        if not everything.is_floating_point() and everything.min() < 0:
             raise UserError("data: labels must be numbers from 0 up")
         if x_test is not None and not len(x_test):
             x_test, y_test = None, None
@@ -178,6 +184,10 @@ def check_data(data: object, name: str) -> Data:
 
 def check_classes(data: Data) -> None:
     """Refuse several training samples that are all of one class."""
+    if data.y.is_floating_point():
+        if len(data.y) > 1 and bool((data.y == data.y[0]).all()):
+            raise UserError("data: the label is the same number in all rows to train with; there is nothing to learn")
+        return
     count, first = len(data.y), int(data.y[0])
     if count > 1 and bool((data.y == first).all()):
         called = repr(data.class_names[first]) if data.class_names else first
@@ -236,6 +246,10 @@ def _pair_problems(data: Data, part: Literal["", "_test"]) -> Iterator[str]:
         yield f"{of_x} has missing or infinite values"
     if data.kind == "image" and not 0 <= float(x.min()) <= float(x.max()) <= 1:
         yield f"{of_x} has pixels from {float(x.min()):g} to {float(x.max()):g}, expected 0 to 1"
+    if y.dtype == torch.float32 and y.shape == x.shape[:1]:  # a number to predict
+        if data.classes != 1 or not bool(torch.isfinite(y).all()):
+            yield f"{of_y} is torch.float32, numbers to predict: classes must be 1 then, and all of them finite"
+        return
     if y.dtype != torch.int64 or y.shape != x.shape[:1]:
         yield f"{of_y} is {y.dtype} of shape {tuple(y.shape)}, expected torch.int64 of shape ({len(x)},)"
     if not 0 <= int(y.min()) <= int(y.max()) < data.classes:

@@ -75,6 +75,27 @@ class BreastCancer(DataSet):
         return replace(data, columns=columns, label="diagnosis", class_names=tuple(map(str, source.target_names)))
 
 
+@datasets.register("diabetes")
+class Diabetes(DataSet):
+    """Scikit-learn's medical table of 10 columns and a number to predict (Efron et al. 2004): 342 rows, 100 to test."""
+
+    def load(self) -> Data:
+        """Return the rows in their own order, in the units of the file."""
+        from sklearn.datasets import load_diabetes
+
+        source = load_diabetes(scaled=False)
+        names = tuple(map(str, source.feature_names))
+        columns = tuple(fit_column(name, own, 1) for name, own in zip(names, source.data[:342].T, strict=True))
+        target = fit_column("progression", source.target[:342], 1)
+        parts = [
+            (encode_all(columns, list(source.data[rows].T), len(source.data[rows])), target.encode(source.target[rows]))
+            for rows in (slice(0, 342), slice(342, None))
+        ]
+        train, test = ((x, y[:, 0]) for x, y in parts)
+        data = self._data("table", train, test, classes=1)
+        return replace(data, columns=columns, label="progression", target=target)
+
+
 def photographs() -> list[np.ndarray]:
     """Return the two pictures, height by width by colours."""
     from PIL import Image

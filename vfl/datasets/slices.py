@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from vfl.datasets import Data, DataSet, Facts, check_data, check_facts_of, datas
 from vfl.errors import UserError
 from vfl.files import PRIVATE, refuse_irregular, write_atomically
 from vfl.limits import CLASSES, DIMENSIONS, FEATURES, plain
+from vfl.maths.loss import loss_of
 from vfl.partition import Box, Shape, column_boxes, partition
 from vfl.topology import even_runs
 
@@ -44,10 +45,13 @@ class WorkerData:
     classes: int = 0
     most: int = 0
     """In a horizontal federation the samples of the worker with most, which decide how long an epoch is."""
+    auxiliary: Tensor | None = None
+    """The first samples whole, which a curious party knows from elsewhere (`auxiliary` in the config)."""
 
     def save(self, path: Path) -> None:
         """Write the slice to a file that is its owner's alone."""
         named = {"x": self.x, "x_test": self.x_test, "y": self.y, "y_test": self.y_test}
+        named["auxiliary"] = self.auxiliary
         tensors = {name: tensor.contiguous() for name, tensor in named.items() if tensor is not None}
         bounds = {"sample_shape": self.box.sample_shape, "start": self.box.start, "stop": self.box.stop}
         about = {**bounds, "ids_digest": self.ids_digest.hex(), "classes": self.classes, "most": self.most}
@@ -69,7 +73,7 @@ class WorkerData:
             classes, most = int(about["classes"]), int(about.get("most", 0))
             x_test, y, y_test = (tensors.get(name) for name in ("x_test", "y", "y_test"))
             ids = bytes.fromhex(about["ids_digest"])
-            data = WorkerData(box, tensors["x"], ids, x_test, y, y_test, classes, most)
+            data = WorkerData(box, tensors["x"], ids, x_test, y, y_test, classes, most, tensors.get("auxiliary"))
             problem = data._problem()
             if problem:
                 raise ValueError(problem)
@@ -84,6 +88,8 @@ class WorkerData:
         problem = self.box.problem()
         if problem:
             return f"the slice {problem}"
+        if self.auxiliary is not None and tuple(self.auxiliary.shape[1:]) != self.box.sample_shape:
+            return f"its auxiliary samples are of shape {tuple(self.auxiliary.shape[1:])}"
         for x, y in ((self.x, self.y), (self.x_test, self.y_test)):
             if x is None:
                 if y is not None:
@@ -95,9 +101,12 @@ class WorkerData:
                 return "it has values that are not finite"
             if (y is None) != (self.y is None):
                 return "it has labels of training or test samples, and not of both"
-            if y is not None and (y.dtype != torch.int64 or y.shape != x.shape[:1]):
+            if y is not None and (y.dtype not in (torch.int64, torch.float32) or y.shape != x.shape[:1]):
                 return f"its labels are {y.dtype} of shape {tuple(y.shape)} for {len(x)} samples"
-            if y is not None and not 0 <= int(y.min()) <= int(y.max()) < self.classes <= CLASSES:
+            if y is not None and y.is_floating_point():
+                if self.classes != 1 or not bool(torch.isfinite(y).all()):
+                    return "its labels are numbers, and not all of them finite ones of one kind"
+            elif y is not None and not 0 <= int(y.min()) <= int(y.max()) < self.classes <= CLASSES:
                 return f"its labels are from {int(y.min())} to {int(y.max())}, and it says {self.classes} classes"
         return None
 
@@ -129,7 +138,8 @@ def data_facts(config: RunConfig) -> Facts:
 def _plugin(config: RunConfig) -> DataSet:
     topology = config.topology
     at_a_worker = not topology.is_horizontal and not topology.labels_at_coordinator
-    return datasets.build(config.data).with_labels_at(topology.label_holder if at_a_worker else None)
+    named = datasets.build(config.data).with_labels_at(topology.label_holder if at_a_worker else None)
+    return named.predicting_numbers() if config.training.loss == "squared" else named
 
 
 def check_facts(config: RunConfig, facts: Facts) -> None:
@@ -139,7 +149,12 @@ def check_facts(config: RunConfig, facts: Facts) -> None:
         raise UserError(f"federation.batch_size: {size} is more than the {facts.samples} samples")
     if config.training.evaluate_every and not facts.test_samples:
         raise UserError("training.evaluate_every: there are no test samples to evaluate on (data.test_samples)")
-    if facts.classes < 2:
+    if config.auxiliary >= facts.samples:
+        raise UserError(f"auxiliary: {config.auxiliary} of {facts.samples} samples leave none to find out about")
+    problem = loss_of(config.training).problem(facts.classes) if facts.classes else None
+    if problem:
+        raise UserError(problem)
+    if not facts.classes:
         raise UserError("data: all labels are the same; there is nothing to learn")
 
 
@@ -183,7 +198,9 @@ def slice_for(data: Data, config: RunConfig, worker: int) -> WorkerData:
     box = dict(enumerate(boxes_of(data, config))).get(worker, Box.nothing(data.sample_shape))
     x_test = None if data.x_test is None else box.cut(data.x_test)
     labels = (data.y, data.y_test, data.classes) if config.topology.holds_labels(worker) else ()
-    return WorkerData(box, box.cut(data.x), digest(data.ids), x_test, *labels)
+    held = WorkerData(box, box.cut(data.x), digest(data.ids), x_test, *labels)
+    knows = config.auxiliary and config.curious_seat(worker) is not None
+    return replace(held, auxiliary=data.x[: config.auxiliary]) if knows else held
 
 
 def _share_for(data: Data, config: RunConfig, worker: int) -> WorkerData:

@@ -18,6 +18,7 @@ from vfl.datasets.slices import WorkerData, data_facts, load_data, slice_for
 from vfl.doctor.findings import Sheet
 from vfl.errors import UserError
 from vfl.limits import RESERVE_BYTES
+from vfl.maths.loss import loss_of
 from vfl.models import build_bottom
 from vfl.models.whole import whole_model
 from vfl.net.tls import Identity, Role, is_loopback, load_identity, read_certificate
@@ -70,11 +71,13 @@ def _slice_problem(config: RunConfig, worker: int, data: WorkerData) -> str | No
         return f"has {samples} samples, data.samples says {wanted}: cut it anew with `cafe slice`"
     if federation.batch_size > samples:
         return f"has {samples} samples, fewer than federation.batch_size, {federation.batch_size}"
-    if (data.y is not None and data.classes > 1) != topology.holds_labels(worker):
+    if (data.y is not None) != topology.holds_labels(worker):
         has = "labels" if data.y is not None else "no labels"
         if topology.is_horizontal:
             return f"has {has}, and in a horizontal federation each worker has some: cut it anew with `cafe slice`"
         return f"has {has}, and the label holder is worker {topology.label_holder}: cut it anew with `cafe slice`"
+    if data.y is not None and (problem := loss_of(config.training).problem(data.classes)):
+        return f"does not fit the config: {problem}"
     if config.training.evaluate_every and data.x_test is None and not topology.is_horizontal:
         return "has no test samples, and training.evaluate_every wants some (data.test_samples)"
     return None
@@ -99,7 +102,12 @@ def check_whole(sheet: Sheet, config: RunConfig, members: Sequence[Member], out:
         classes = max(member.classes for member in members)
         shapes = [member.box.shape for member in members if not member.box.empty]
         horizontal = config.topology.is_horizontal
-        whole = whole_model(config.model, shapes[:1] if horizontal else shapes, classes, config.seed)
+        whole = whole_model(
+            config.model,
+            shapes[:1] if horizontal else shapes,
+            loss_of(config.training).outputs(classes),
+            config.seed,
+        )
         size = sum(parameter.nbytes for parameter in whole.parameters())
         _check_memory(sheet, f"{config.model.name} for {len(members)} workers", size)
         rounds = config.federation.planned_rounds(max(member.samples for member in members))

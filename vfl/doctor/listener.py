@@ -17,6 +17,7 @@ from vfl.config import RunConfig
 from vfl.doctor.findings import Finding, Level
 from vfl.doctor.party import Clock, describe_party
 from vfl.limits import FINDINGS, NAME_CHARACTERS, plain
+from vfl.maths.loss import loss_of
 from vfl.net.network import OPTIONS
 from vfl.net.services import add_health, add_port, statuses
 from vfl.net.tls import Identity, ImpostorError, Role, check_caller
@@ -29,7 +30,7 @@ class Listener:
         self._config, self._tls, self._clock = config, tls, clock
         federation = config.federation
         self._expected = [worker for worker in range(federation.workers) if worker != role.worker]
-        self._membership = Membership(config.topology, lambda _: None)
+        self._membership = Membership(config.topology, lambda _: None, loss=loss_of(config.training))
         self._members: dict[int, Member] = {}
         self._label_holder_address = ""
         self._changed = threading.Condition()

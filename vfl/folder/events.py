@@ -1,5 +1,6 @@
 """A run's curves and pictures for TensorBoard, below `events/`: coordinator and referee each add a file there."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,8 @@ def write_events(out: Path, record: Record) -> None:
             writer.add_scalar("train/learning_rate", rate, number)
         for tested in record.train.evaluations:
             writer.add_scalar("test/loss", tested.loss, tested.round)
-            writer.add_scalar("test/accuracy", tested.accuracy, tested.round)
+            if math.isfinite(tested.accuracy):
+                writer.add_scalar("test/accuracy", tested.accuracy, tested.round)
         x = _recovered(out)
         if x is not None and _is_image(x):
             writer.add_image("attack/recovered", in_rows(torch.nan_to_num(x, nan=0.5)).clamp(0, 1), record.rounds)

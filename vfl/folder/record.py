@@ -1,6 +1,7 @@
 """What the federation leaves behind: its checkpoints hold it, and with the recovery it makes a run's summary."""
 
 import io
+import math
 import statistics
 import time
 from dataclasses import asdict
@@ -144,7 +145,9 @@ def write_model(out: Path, model: ModelTensors | None) -> None:
 def _train(record: Record) -> summary.Train:
     losses, tested = record.train.losses, record.last_evaluation
     ends = {"loss_first": losses[0], "loss_last": losses[-1]} if losses else {}
-    after = {"test_accuracy": tested.accuracy, "test_loss": tested.loss} if tested else {}
+    after = {"test_loss": tested.loss} if tested else {}
+    if tested and math.isfinite(tested.accuracy):  # of a number none is right or wrong
+        after["test_accuracy"] = tested.accuracy
     return record.train.model_copy(update=ends | after)
 
 

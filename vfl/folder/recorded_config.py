@@ -86,10 +86,15 @@ class RecordedConfig(Part):
 
 def refuse_imports(sections: Mapping[str, Any], said: Collection[str], source: Path) -> None:
     """End with a sentence where a recorded config names `package.module:attribute`, and the user has not."""
-    for key, name in _values(sections, "name"):
+    for key, name in names_of(sections):
         if ":" in name and name not in said:
             trust = f"if you trust that code, say so: --set {key}={name}"
             raise UserError(f"{source}: the recorded run names code of its own to be imported, {key} {name}; {trust}")
+
+
+def names_of(sections: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the plug-ins that a config's sections name, with the whole key of each."""
+    yield from _values(sections, "name")
 
 
 def refuse_addresses(sections: Mapping[str, Any], said: Collection[str], source: Path) -> None:

@@ -43,9 +43,13 @@ def write_partial(out: Path, setting: Setting, recovery: Recovery) -> None:
 
 def _samples(setting: Setting, recovery: Recovery) -> dict[str, np.ndarray]:
     arrays = {"cell": recovery.cell_of(setting.samples).numpy()}
+    if recovery.told:
+        arrays["told"] = np.isin(np.arange(setting.samples), recovery.told)
     if recovery.slices is not None:
         arrays["x"] = assemble(setting.boxes, [part.float() for part in recovery.slices]).numpy()
-    if recovery.labels is not None:
+    if recovery.labels is not None and recovery.labels.is_floating_point():
+        arrays["targets"] = recovery.labels.float().numpy()
+    elif recovery.labels is not None:
         arrays["labels"] = recovery.labels.numpy()
         arrays["labels_named"] = np.array(recovery.labels_named)
     if recovery.label_scores is not None:

@@ -38,6 +38,12 @@ class Right(Part):
     """Whether that is more than chance explains."""
 
     @property
+    def beyond(self) -> float:
+        """Return how much of what a guess leaves open is known: 0 is a guess, 1 is all."""
+        left_open = 1 - (self.guess or 0.0)
+        return max(0.0, (self.gain or 0.0) / left_open) if left_open > 0 else 0.0
+
+    @property
     def in_words(self) -> str:
         """Say what share is right, beside the guess's."""
         return f"{self.right or 0.0:.1%} right, guessing {self.guess or 0.0:.1%}"

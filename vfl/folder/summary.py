@@ -149,6 +149,8 @@ class Attack(Part):
     exact: Right | None = None
     """Rows exact; the guess is the most frequent row."""
     samples_lost: Count | None = None
+    told: Count = 0
+    """Samples that the adversary knew from elsewhere: they are not among those that are scored."""
     ordered: Count | None = None
     """Samples that no batch tells from another: which is which among them, the referee took from the truth."""
     over_rounds: Some[Step] | None = None
@@ -158,6 +160,8 @@ class Attack(Part):
     """Whether the attack knows which class is which; if not, labels are scored under the naming that fits best."""
     label_auc: Annotated[Measure, _share("AUC of the labels' scores")] = None
     """With two classes, from scores: 0.5 is a guess; of scores that do not say which class is which the better side."""
+    label_r2: Annotated[Measure, Number("R2 of the label", form=".3f", highest_is_best=True)] = None
+    """Of a label that is a number; `labels` then counts those that are right to a thousandth of their range."""
     columns: Some[ColumnScore] = Field(default_factory=list)
     parties: Some[PartyScore] = Field(default_factory=list)
     representation_error: Annotated[Measure, Number("relative error of representations", form=".1e")] = None
@@ -174,10 +178,10 @@ class Attack(Part):
     def known(self) -> Annotated[float | None, _share("known of what a guess leaves open")]:
         """Return how much of what a guess leaves open is known: of a table's values, of labels, or of images."""
         if self.columns:
-            return sum(_beyond(column.best) for column in self.columns) / len(self.columns)
+            return sum(column.best.beyond for column in self.columns) / len(self.columns)
         if self.share_30db is not None:
             return self.share_30db
-        return _beyond(self.labels) if self.labels else None
+        return self.labels.beyond if self.labels else None
 
     @property
     def rounds_to_27db(self) -> Annotated[float | None, _rounds("rounds to 27 dB")]:
@@ -204,11 +208,6 @@ class Attack(Part):
         if self.share_30db is not None and (self.psnr_mean is None or self.psnr_baseline is None):
             raise ValueError("it has a share_30db, and no psnr_mean or psnr_baseline")
         return self
-
-
-def _beyond(found: Right) -> float:
-    open_to_a_guess = 1 - (found.guess or 0.0)
-    return max(0.0, (found.gain or 0.0) / open_to_a_guess) if open_to_a_guess > 0 else 0.0
 
 
 class Shield(Part):
@@ -279,6 +278,11 @@ class Summary(Part):
     attack: Attack
     defence: Some[Defence] = Field(default_factory=list)
     tables: Tables | None = None
+
+    @property
+    def scored(self) -> int:
+        """Return how many samples the attack's scores are of: those that the adversary did not know already."""
+        return (self.samples or 0) - self.attack.told
 
     @property
     def seconds_a_round(self) -> Annotated[float | None, _seconds("time a round", key="seconds.round")]:

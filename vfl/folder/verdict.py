@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from vfl.folder.scores import MARGIN_DB, MARGIN_SSIM, Right, is_beyond
 from vfl.folder.summary import Attack, Summary
-from vfl.seats import MaliciousSeat, Seat, WorkerSeat, in_words
+from vfl.seats import MaliciousSeat, Seat, WorkerSeat, names_of_seats
 
 State = Literal["leaked", "partly", "guess", "open"]
 LABELS: dict[State, str] = {"leaked": "leaked", "partly": "partly leaked", "guess": "no more than a guess"}
@@ -49,7 +49,7 @@ def verdict(summary: Summary) -> Verdict:
 def adversary_words(summary: Summary) -> str:
     """Name who was curious, to begin a sentence with."""
     seats = summary.attack.adversary
-    named = in_words([_seat(one) for one in (seats if isinstance(seats, tuple) else (seats,))])
+    named = names_of_seats([seat_of(one) for one in (seats if isinstance(seats, tuple) else (seats,))])
     return named[:1].upper() + named[1:]
 
 
@@ -67,7 +67,8 @@ def is_malicious(summary: Summary) -> bool:
     return isinstance(summary.attack.adversary, MaliciousSeat)
 
 
-def _seat(one: Any) -> Seat:
+def seat_of(one: Any) -> Seat:
+    """Return a seat from the form that a config and a summary have it in."""
     if isinstance(one, MaliciousSeat):
         return Seat("coordinator", malicious=True)
     return Seat("worker", one.worker) if isinstance(one, WorkerSeat) else Seat(one)
@@ -93,7 +94,7 @@ def leaks(attack: Attack) -> list[str]:
 
 def _rebuilt(summary: Summary) -> tuple[State, str] | None:
     """Judge images and rows."""
-    attack, samples = summary.attack, summary.samples or 0
+    attack, samples = summary.attack, summary.scored
     if attack.share_30db is not None:
         share, what = attack.share_30db, "images (30 dB or better)"
         beyond = share > 0 or is_beyond(attack.psnr_mean, attack.psnr_baseline, MARGIN_DB)
@@ -118,7 +119,7 @@ def _labels_alone(summary: Summary) -> tuple[State, str] | None:
     labels = summary.attack.labels
     if labels is None:
         return None
-    samples = summary.samples or 0
+    samples = summary.scored
     right, guess = (round((share or 0.0) * samples) for share in (labels.right, labels.guess))
     knows = f"{adversary_words(summary)} {_knows(summary)} the labels of {right} of {samples} samples"
     named = ", if not which class is called what" if summary.attack.labels_named is False else ""

@@ -50,7 +50,8 @@ def _rows_read(tables: Tables | None) -> Iterator[Line]:
 def _training(train: Train, summary: Summary) -> Iterator[Line]:
     if train.loss_first is not None:
         last = "" if train.loss_last is None else f", {train.loss_last:.4f} in the last"
-        accuracy = "" if train.test_accuracy is None else f", test accuracy {train.test_accuracy:.1%}"
+        tested = "" if train.test_loss is None else f", test loss {train.test_loss:.4f}"
+        accuracy = tested if train.test_accuracy is None else f", test accuracy {train.test_accuracy:.1%}"
         yield "loss", f"{train.loss_first:.4f} in the first round{last}{accuracy}"
     if train.stopped_early:
         settings = summary.config.training
@@ -103,7 +104,9 @@ def _scores(attack: Attack) -> Iterator[Line]:
     if leaks(attack):
         yield "beyond a guess", listed(leaks(attack))
     if attack.label_accuracy is not None:
-        yield "labels", right_words(attack.labels) if attack.labels else f"{attack.label_accuracy:.1%} right"
+        said = right_words(attack.labels) if attack.labels else f"{attack.label_accuracy:.1%} right"
+        number = "" if attack.label_r2 is None else f"; as a number: R2 {attack.label_r2:.6f}, guessing the mean 0"
+        yield "labels", f"{said}{number}"
     if attack.label_auc is not None:
         yield "labels' AUC", f"{attack.label_auc:.3f}; a guess has 0.5"
 

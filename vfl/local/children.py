@@ -12,8 +12,8 @@ from typing import Any
 from attacker.driver.conclude import Attacked
 from attacker.driver.remote import AttackProcess
 from server.disturbances import WorkerLeftError
-from vfl.errors import CafeError, from_words, in_words
-from vfl.forkserver import context, end_process, end_with_parent, warm_up
+from vfl.errors import CafeError, from_words, in_words, is_want_of_memory
+from vfl.forkserver import context, end_process, end_with_parent, memory_kills, silent_end, warm_up
 from worker.session import Finished
 
 GRACE_SECONDS = 15.0
@@ -39,7 +39,7 @@ def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) 
         target(pipe, *arguments)
         outcome = Outcome()
     except Exception as error:  # the parent must hear of bugs too, with the traceback on standard error
-        if not isinstance(error, CafeError | OSError):
+        if not isinstance(error, CafeError | OSError) and not is_want_of_memory(error):
             import traceback
 
             traceback.print_exc()
@@ -54,6 +54,7 @@ class Child:
 
     def __init__(self, name: str, process: ForkServerProcess, pipe: Connection) -> None:
         self.name, self.process, self.pipe = name, process, pipe
+        self._kills = memory_kills()
         self.outcome: Outcome | None = None
         self.finished: Finished | None = None
         self.attacked: Attacked | None = None
@@ -65,7 +66,7 @@ class Child:
             value = self.pipe.recv()
         except EOFError:
             self.process.join(GRACE_SECONDS)
-            words = f"the {self.name} ended without a word (exit code {self.process.exitcode})"
+            words = silent_end(self.name, self._kills, f" (exit code {self.process.exitcode})")
             value = Outcome(1, words, wordless=True)
         if isinstance(value, Outcome):
             self.outcome = value

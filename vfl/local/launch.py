@@ -24,7 +24,7 @@ from vfl.config.places import PLACES
 from vfl.datasets import Data, Facts
 from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.device import resolve_device
-from vfl.errors import InterruptedRunError, UserError, from_words
+from vfl.errors import InterruptedRunError, from_words
 from vfl.files import remove, state_folder
 from vfl.files.lock import FolderLock
 from vfl.folder import held, transcript_of
@@ -80,8 +80,6 @@ class LaunchOptions:
 def run_federation(config: RunConfig, data: Data, out: Path, options: LaunchOptions = LaunchOptions()) -> None:  # noqa: B008
     """Run a whole federation on this machine, or what is left of it; its results are in `out` when this returns."""
     check(config, data)
-    if options.resume:
-        _check_counts(config)
     out.mkdir(parents=True, exist_ok=True)
     if options.lock is None:
         with held(out, resume=options.resume, fresh=options.fresh) as lock:
@@ -111,16 +109,6 @@ def known_labels(config: RunConfig, held: Data | WorkerData) -> tuple[int, ...] 
         return None
     assert held.y is not None
     return tuple(held.y.tolist())
-
-
-def _check_counts(config: RunConfig) -> None:
-    """Refuse to start workers again whose defences need what they had counted."""
-    for worker in range(config.federation.workers):
-        for section in config.defence_of(worker):
-            if defences.build(section).keeps_count:
-                counted = f"what the defence {section.name} of worker {worker} had counted"
-                anew = "start without --resume (a `cafe work` keeps its count while `cafe serve` is away)"
-                raise UserError(f"--resume: {counted} went with its process; {anew}")
 
 
 def worker_threads(workers: int) -> int:
@@ -202,7 +190,7 @@ def add_attack(out: Path, found: Attacked) -> None:
 
 
 def _state(out: Path) -> Path:
-    """Return where the workers of a run that may be resumed keep their secrets: not in `out`, which the attack has."""
+    """Return where workers of a run that may be resumed keep secrets and counts: not in `out`, which the attack has."""
     return state_folder(f"runs/{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]}")
 
 

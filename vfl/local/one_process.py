@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from server.parameters import Parameters
 from vfl.models.whole import first_model
@@ -30,7 +29,7 @@ class OneProcess:
 
     def __init__(self, setting: Setting, x: Tensor, y: Tensor) -> None:
         self._slices = [box.cut(x).contiguous() for box in setting.boxes]
-        self._y = y
+        self._y, self._loss = y, setting.loss
         whole = first_model(setting)
         # copies: each worker has a gradient of its own, also of parameters that all of them share
         self._bottoms, self._top = [copy.deepcopy(bottom) for bottom in whole.bottoms], whole.top
@@ -43,7 +42,8 @@ class OneProcess:
                 module.load_state_dict(dict(tensors), strict=False)  # what is no parameter is a constant of the model
             self._version = parameters
         z = [bottom(part[indices]) for bottom, part in zip(self._bottoms, self._slices, strict=True)]
-        loss = cross_entropy(self._top(torch.cat(z, dim=1)), self._y[indices])
+        labels = self._y[indices]
+        loss = self._loss.total(self._top(torch.cat(z, dim=1)), labels) / self._loss.divisor(labels)
         modules = [*self._bottoms, self._top]
         flat = [parameter for module in modules for parameter in module.parameters()]
         gradients = iter(torch.autograd.grad(loss, flat, materialize_grads=True))

@@ -48,7 +48,7 @@ def whole_model(section: PluginSection, shapes: Sequence[Shape], classes: int, s
 
 def first_model(setting: Setting) -> WholeModel:
     """Build the model of a run as it is before the first round."""
-    return whole_model(setting.model, [box.shape for box in setting.boxes], setting.classes, setting.seed)
+    return whole_model(setting.model, [box.shape for box in setting.boxes], setting.outputs, setting.seed)
 
 
 def known_model(setting: Setting, parameters: ModelTensors) -> WholeModel:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vfl.config import RunConfig
 from vfl.errors import UserError
+from vfl.maths.loss import CROSS_ENTROPY, Loss, loss_of
 from vfl.partition import Box, partition
 from vfl.registry import PluginSection
 from vfl.seats import COORDINATOR, Seat
@@ -24,15 +25,19 @@ class Held:
     """What curious parties hold themselves: by worker its slice of every sample."""
 
     slices: Mapping[int, Tensor] = field(default_factory=dict)
+    auxiliary: Tensor | None = None
+    """The first samples, whole, which they know from elsewhere."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         # As arrays: through a pipe torch would share a tensor's memory with the process that sent it.
-        return Held.of_arrays, ({worker: part.numpy() for worker, part in self.slices.items()},)
+        auxiliary = None if self.auxiliary is None else self.auxiliary.numpy()
+        return Held.of_arrays, ({worker: part.numpy() for worker, part in self.slices.items()}, auxiliary)
 
     @staticmethod
-    def of_arrays(slices: Mapping[int, Any]) -> "Held":
+    def of_arrays(slices: Mapping[int, Any], auxiliary: Any) -> "Held":
         """Return what came through a pipe."""
-        return Held({worker: torch.from_numpy(part) for worker, part in slices.items()})
+        whole = None if auxiliary is None else torch.from_numpy(auxiliary)
+        return Held({worker: torch.from_numpy(part) for worker, part in slices.items()}, whole)
 
 
 @dataclass(frozen=True)
@@ -52,15 +57,23 @@ class Setting:
     device: str = "auto"
     topology: Topology = _BY_BOXES
     """Who holds what; if it is not given, each box is a worker's, and worker 0 has the labels too."""
-    labels: tuple[int, ...] | None = None
-    """Every sample's class, where the adversary holds the labels itself; None where another party does."""
+    labels: tuple[float, ...] | None = None
+    """Every sample's class, or number, where the adversary holds the labels itself; None where another party does."""
     still_rounds: int = 0
     """So many rounds come before the first at which the parameters move; not looked at where they never do."""
     seats: tuple[Seat, ...] = (COORDINATOR,)
     """Who is curious, and has this setting."""
     held: Held = field(default_factory=Held, compare=False, repr=False)
+    loss: Loss = CROSS_ENTROPY
+    """What the label holder's model learns by."""
+    augmented: bool = False
+    """Whether workers change their slices at random in every round."""
+    local_steps: int = 1
+    """Steps that a worker takes before it uploads their mean."""
     widths: tuple[int, ...] = ()
     """The lengths of all outputs, which the coordinator says to each worker; the coordinator's own setting has none."""
+    auxiliary: int = 0
+    """So many samples, the first, the adversary knows whole (`held.auxiliary`)."""
 
     def __post_init__(self) -> None:
         if self.topology is _BY_BOXES:
@@ -75,7 +88,7 @@ class Setting:
         samples: int,
         *,
         shares: tuple[int, ...] = (),
-        labels: tuple[int, ...] | None = None,
+        labels: tuple[float, ...] | None = None,
     ) -> "Setting":
         """Put together what a config says and what is known of the data: `shares` of a horizontal federation's."""
         most = max(shares, default=samples)
@@ -96,6 +109,10 @@ class Setting:
             labels=labels,
             still_rounds=still_rounds,
             seats=(config.curious_seat(None) or COORDINATOR,),
+            auxiliary=config.auxiliary,
+            loss=loss_of(config.training),
+            augmented=config.training.augment.any,
+            local_steps=config.training.local_steps,
         )
 
     @classmethod
@@ -119,6 +136,11 @@ class Setting:
                 for seat in config.seats
             ]
         )
+
+    @property
+    def outputs(self) -> int:
+        """Return how many logits a sample has."""
+        return self.loss.outputs(self.classes)
 
     @property
     def workers(self) -> int:
@@ -145,7 +167,10 @@ def united(settings: Sequence[Setting]) -> Setting:
         boxes=tuple(next((box for box in known if not box.empty), known[0]) for known in each),
         labels=next((one.labels for one in settings if one.labels is not None), None),
         seats=tuple(seat for one in settings for seat in one.seats),
-        held=Held({worker: part for one in settings for worker, part in one.held.slices.items()}),
+        held=Held(
+            {worker: part for one in settings for worker, part in one.held.slices.items()},
+            next((one.held.auxiliary for one in settings if one.held.auxiliary is not None), None),
+        ),
         widths=next((one.widths for one in settings if one.widths), ()),
     )
 

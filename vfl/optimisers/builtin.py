@@ -1,4 +1,4 @@
-"""The optimisers that come with this project: gradient descent, with momentum if asked for, and Adam."""
+"""The optimisers that come with this project: gradient descent, with momentum if asked for, Adam and AdamW."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -48,3 +48,18 @@ class Adam(Optimiser):
         from torch.optim import Adam
 
         return Adam(parameters, lr=lr, weight_decay=self.weight_decay)
+
+
+@optimisers.register("adamw")
+class AdamW(Optimiser):
+    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), torch.optim.AdamW."""
+
+    keeps, counts = frozenset({"exp_avg", "exp_avg_sq"}), frozenset({"step"})
+
+    weight_decay: float = Field(0.01, ge=0)
+
+    def start(self, parameters: "Sequence[nn.Parameter]", lr: float) -> "Optimizer":
+        """Return torch's own."""
+        from torch.optim import AdamW
+
+        return AdamW(parameters, lr=lr, weight_decay=self.weight_decay)

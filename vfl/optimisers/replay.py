@@ -20,15 +20,16 @@ BETAS, EPSILON = (0.9, 0.999), 1e-8
 class Replay(Protocol):
     """An optimiser that takes the steps of another once more."""
 
-    remembers: bool
-    """Whether a step depends on those before it."""
+    @property
+    def remembers(self) -> bool:
+        """Whether a step depends on those before it."""
 
     def step(self, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], lr: float) -> dict[str, Tensor]:
         """Return the parameters after a step; those without a gradient stay as they are."""
 
 
 @dataclass
-class Sgd:
+class SgdReplay:
     """Gradient descent with momentum, as torch.optim.SGD has it."""
 
     momentum: float = 0.0
@@ -53,8 +54,8 @@ class Sgd:
 
 
 @dataclass
-class Adam:
-    """Adam, as torch.optim.Adam has it."""
+class AdamReplay:
+    """AdamReplay, as torch.optim.Adam has it."""
 
     weight_decay: float = 0.0
     remembers = True
@@ -90,5 +91,5 @@ def replay_of(training: TrainingConfig) -> Replay | None:
     options = training.model_extra or {}
     decay = float(options.get("weight_decay", 0.0))
     if training.optimizer == "sgd":
-        return Sgd(float(options.get("momentum", 0.0)), decay)
-    return Adam(decay) if training.optimizer == "adam" else None
+        return SgdReplay(float(options.get("momentum", 0.0)), decay)
+    return AdamReplay(decay) if training.optimizer == "adam" else None

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from vfl.optimisers import Optimiser, optimisers
 from vfl.registry import PluginName, PluginSection, Section
+
+LossName = Literal["cross_entropy", "binary", "squared"]
 
 
 class RateSchedule(Section):
@@ -52,6 +54,19 @@ class EarlyStop(Section):
         return since >= self.patience
 
 
+class Augment(Section):
+    """What each worker does to its slices at random, anew in every round; flips and shifts are for images."""
+
+    flip: bool = False
+    shift: int = Field(0, ge=0, le=16)
+    noise: float = Field(0.0, ge=0)
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is done."""
+        return bool(self.flip or self.shift or self.noise)
+
+
 class TrainingConfig(Section):
     """The optimiser at the coordinator; lr 0 freezes the parameters (the paper's static setting).
 
@@ -60,8 +75,15 @@ class TrainingConfig(Section):
 
     model_config = ConfigDict(extra="allow")
 
+    loss: LossName = "cross_entropy"
+    class_weights: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] | None = Field(None, min_length=2)
     optimizer: PluginName = "sgd"
     lr: float = Field(0.0, ge=0)
+    accumulate: int = Field(1, ge=1)
+    """So many rounds' gradients make one step, by their mean."""
+    local_steps: int = Field(1, ge=1, le=100)
+    local_lr: float | None = Field(None, gt=0)
+    augment: Augment = Augment()
     clip_norm: float | None = Field(None, gt=0)
     schedule: RateSchedule = RateSchedule()
     evaluate_every: int | None = Field(None, ge=1)
@@ -75,6 +97,14 @@ class TrainingConfig(Section):
         if options is not None and self.optimizer in optimisers.builtin_names():
             # Others are checked where they are used: a config may be anybody's, and reading it imports no code.
             options.update(optimisers.find(self.optimizer).model_validate(options).model_dump())
+        if self.class_weights and self.loss == "squared":
+            raise ValueError("class_weights: the loss squared is of numbers, which have no classes; leave it out")
+        if self.class_weights and self.loss == "binary" and len(self.class_weights) != 2:
+            raise ValueError(f"class_weights: binary is of two classes, and here are {len(self.class_weights)}")
+        if (self.local_steps > 1) != (self.local_lr is not None):
+            raise ValueError(
+                "local_steps and local_lr go together: how many steps a worker takes, and how long they are"
+            )
         if self.early_stop and self.evaluate_every is None:
             raise ValueError("early_stop needs evaluate_every, the number of rounds from one evaluation to the next")
         return self

@@ -1,6 +1,7 @@
 """The referee: it holds the ground truth, in simulation only, and scores what an attack recovered."""
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +21,7 @@ from vfl.folder.summary import Summary, load_summary, save_summary
 from vfl.maths.metrics import REBUILT, exact_rows, mse, psnr, r2, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
-from vfl.referee.labels import score_labels
+from vfl.referee.labels import score_labels, score_targets
 from vfl.referee.pictures import save_pictures
 from vfl.referee.rows import score_columns, score_parties, score_rows, write_rows
 
@@ -45,6 +46,8 @@ def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
     cells = torch.tensor(arrays["cell"])
     sizes = cells.unique(return_counts=True)[1]
     scores["ordered"] = int(sizes[sizes > 1].sum())
+    asked = _asked(arrays, data)
+    scores["told"] = int((~asked).sum())
     if "x" in arrays:
         lost = ~np.isfinite(arrays["x"]).reshape(len(data.x), -1).all(1)
         x, order = put_in_order(arrays, data)
@@ -54,18 +57,24 @@ def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
         found = scaled[order]  # NaN where nothing was recovered
         arrays |= {"x": x.numpy(), "x_true": data.x.numpy()}
         arrays |= {name: rows[order.numpy()] for name, rows in arrays.items() if name.startswith(BESIDE)}
-        scores |= score_others(x, data, config)
-        scores |= _against_guesses(config, data, found) | {"samples_lost": int(lost.sum())}
+        scores |= score_others(x[asked], part_of(data, asked), config)
+        scores |= _against_guesses(config, part_of(data, asked), found[asked]) | {"samples_lost": int(lost.sum())}
         save_pictures(out, data, x)
     scores["over_rounds"] = [
         score_snapshot(path, data, config) for path in sorted((out / "snapshots").glob("[0-9]*.npz"))
     ]
     if "labels" in arrays:
-        if "x" not in arrays:  # nothing but the labels themselves says which order within cells fits
+        # nothing but the labels themselves says which order within cells fits, where slices are not as they were
+        if "x" not in arrays or config.training.augment.any:
             order = best_order(_one_hot(arrays["labels"], data), _one_hot(data.y.numpy(), data), cells)
-        scores |= score_labels(arrays, data, order, known="labels" in summary.attack.used)
+        scores |= score_labels(arrays, data, order, asked=asked, known="labels" in summary.attack.used)
+    if "targets" in arrays and data.target is not None:
+        if "x" not in arrays:
+            order = best_order(torch.tensor(arrays["targets"])[:, None].nan_to_num(0.0), data.y[:, None], cells)
+        scores |= score_targets(arrays, data, order, known="labels" in summary.attack.used)
     if "x" in arrays and data.columns:
-        write_rows(out, data, found, torch.tensor(arrays["labels"]) if "labels" in arrays else None)
+        labels = next((torch.tensor(arrays[name]) for name in ("labels", "targets") if name in arrays), None)
+        write_rows(out, data, found, labels)
     if "x" not in arrays and "layers" in arrays and config.training.frozen:
         scores |= _representation_errors(config, data, arrays)
     summary.attack = summary.attack.model_copy(update=scores)
@@ -91,12 +100,26 @@ def score_snapshot(path: Path, data: Data, config: RunConfig) -> Step:
     """Return how far the attack had got after some rounds."""
     arrays = _arrays(path)
     x, _ = put_in_order(arrays, data)
-    found, truth = _others(x, data, config), _others(data.x, data, config)
+    asked = _asked(arrays, data)
+    found, truth = _others(x[asked], data, config), _others(data.x[asked], data, config)
     if data.kind == "image":
         score = {"psnr_mean": float(psnr(found, truth).mean()), "mse_mean": float(mse(found, truth).mean())}
     else:
         score = {"r2": score_table(found, truth)["r2"]}
     return Step(round=int(arrays["round"]), seconds=float(arrays["seconds"]), **score)
+
+
+def _asked(arrays: dict[str, np.ndarray], data: Data) -> Tensor:
+    """Tell of each sample whether it is scored: the adversary did not know it from elsewhere."""
+    return ~torch.tensor(arrays["told"]) if "told" in arrays else torch.ones(len(data.x), dtype=torch.bool)
+
+
+def part_of(data: Data, some: Tensor) -> Data:
+    """Return the data with some of the samples alone."""
+    if bool(some.all()):
+        return data
+    ids = tuple(one for one, here in zip(data.ids, some.tolist(), strict=True) if here)
+    return replace(data, x=data.x[some], y=data.y[some], ids=ids)
 
 
 def put_in_order(arrays: dict[str, np.ndarray], data: Data) -> tuple[Tensor, Tensor]:

@@ -48,7 +48,7 @@ def score_columns(data: Data, boxes: Sequence[Box], x: Tensor) -> list[ColumnSco
         else:
             there = real[:, 1] < 0.5 if column.indicator else torch.ones(len(real), dtype=torch.bool)
             own, value = found[there, :1], real[there, :1]
-            shares = [_share_within(own, value, tolerance) for tolerance in (EXACT, NEAR)]
+            shares = [share_within(own, value, tolerance) for tolerance in (EXACT, NEAR)]
             variance = float(r2(own.nan_to_num(0.0), value)[0])
             scores.append(ColumnScore(**about, r2=variance, exact=shares[0], near=shares[1]))
     return scores
@@ -92,7 +92,8 @@ def beside_guess(right: Tensor, guessed: Tensor, known: Tensor) -> Right:
     )
 
 
-def _share_within(found: Tensor, real: Tensor, tolerance: float) -> Right:
+def share_within(found: Tensor, real: Tensor, tolerance: float) -> Right:
+    """Return how many numbers (rows, 1) are right to a share of their range, beside the best guess."""
     if not len(real):
         return Right()
     guess = best_guess(real, tolerance).expand_as(real)
@@ -107,8 +108,8 @@ def write_rows(out: Path, data: Data, x: Tensor, labels: Tensor | None) -> None:
     real = [column.as_read(part) for column, _, part in _parts(data, data.x[:SHOWN])]
     if labels is not None:
         header.append(data.label)
-        recovered.append([_class(data, label) for label in labels.tolist()])
-        real.append([_class(data, label) for label in data.y[:SHOWN].tolist()])
+        recovered.append(_label_words(data, labels))
+        real.append(data.target.as_read(data.y[:SHOWN, None]) if data.target else _label_words(data, data.y[:SHOWN]))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["id", *header])
@@ -143,6 +144,14 @@ def _parts(data: Data, x: Tensor) -> Iterator[tuple[Column, int, Tensor]]:
     for column in data.columns or [Column(f"column {number}") for number in range(x.shape[1])]:
         yield column, first, x[:, first : first + column.width]
         first += column.width
+
+
+def _label_words(data: Data, labels: Tensor) -> list[float | str | None]:
+    """Return labels as they are called, or in their own units."""
+    if data.target is None:
+        return [_class(data, label) for label in labels.tolist()]
+    known, numbers = labels.isfinite(), data.target.decode(labels[:, None].nan_to_num(0.0))
+    return [value if there else None for value, there in zip(numbers, known.tolist(), strict=True)]
 
 
 def _class(data: Data, label: int) -> str | None:

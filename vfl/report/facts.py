@@ -66,8 +66,8 @@ def tiles(summary: Summary) -> list[Tile]:
         if value is None:
             continue
         if form in ("share", "count"):
-            count = round(value * (summary.samples or 0)) if form == "share" else value
-            text = _marked(key, value, str(count)) + Markup(" <small>of {}</small>").format(summary.samples)
+            count, of = (round(value * summary.scored), summary.scored) if form == "share" else (value, summary.samples)
+            text = _marked(key, value, str(count)) + Markup(" <small>of {}</small>").format(of)
         else:
             text = number(summary, key, form, " dB" if ".psnr_" in key else "")
         shown.append(Tile(label, text, Markup(note).format(**others) if "{" in note else note))  # nosec B704

@@ -18,7 +18,10 @@ from vfl.limits import PICTURE_PIXELS, PICTURES, plain
 from vfl.maths.metrics import psnr
 from vfl.partition import Box, partition
 
-ARRAYS = {"x": "f", "x_true": "f", "certificates": "f", "certified": "b", "labels": "i", "labels_true": "i"}
+ARRAYS = {
+    "x": "f", "x_true": "f", "certificates": "f", "certified": "b", "labels": "i", "labels_true": "i", "targets": "f",
+    "targets_true": "f",
+}  # fmt: skip
 """What is read of recovered.npz, and the kind of numbers in it; each has one or one row a sample."""
 
 

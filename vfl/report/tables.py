@@ -81,14 +81,14 @@ def _beside(column: ColumnScore) -> tuple[str, ...]:
 def _rows(ids: list[Any], real: list[Any], recovered: list[Any], *, names: list[Any], in_units: bool) -> Rows:
     rows = []
     for name, own, found in list(zip(ids, real, recovered, strict=True))[:SHOWN]:
-        is_so = tuple(map(_words, own[:MOST_COLUMNS]))
-        rebuilt = tuple(map(_words, found[:MOST_COLUMNS]))
+        is_so = tuple(map(value_words, own[:MOST_COLUMNS]))
+        rebuilt = tuple(map(value_words, found[:MOST_COLUMNS]))
         right = [not is_so or value == is_so[place] for place, value in enumerate(rebuilt)]
         rows.append(Row(str(name), is_so, tuple(zip(rebuilt, right, strict=True))))
     return Rows(tuple(map(str, names[:MOST_COLUMNS])), tuple(rows), len(names), in_units)
 
 
-def _words(value: Any) -> str:
+def value_words(value: Any) -> str:
     """Write a value to four digits; what is not known is a dash."""
     if value is None or (isinstance(value, float) and not np.isfinite(value)):
         return "–"

@@ -2,10 +2,6 @@
 
 import contextlib
 import fcntl
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,16 +12,15 @@ from typing import IO
 import yaml
 
 from vfl.config import RunConfig, parse_config
-from vfl.errors import InterruptedRunError, UserError
+from vfl.errors import UserError
 from vfl.files import write_text
 from vfl.folder.summary import load_summary
-from vfl.packages import python_path
+from vfl.forkserver import memory_kills
+from vfl.local.command import last_words, run_command
 from vfl.sweep.results import numbers_of
 from vfl.sweep.results.curves import Curves, curves_of
 
 CELL = "cell.yaml"
-GRACE_SECONDS = 30.0
-"""How long a run may take to write down what is done, once it has been sent Ctrl-C."""
 PATIENCE_SECONDS = 5.0
 """How long the last processes of an earlier run of the same cell may take to go away."""
 
@@ -49,7 +44,7 @@ class Row:
 
 def run_cell(config: RunConfig, folder: Path, stop: threading.Event | None = None) -> Row:
     """Run a cell to its end; a failure is a row too. `stop` ends it early, with InterruptedRunError."""
-    stop = stop or threading.Event()
+    stop, kills = stop or threading.Event(), memory_kills()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with _log(folder / "log.txt") as log:
@@ -61,7 +56,7 @@ def run_cell(config: RunConfig, folder: Path, stop: threading.Event | None = Non
     except UserError as error:
         return Row(str(error))
     if code:
-        return Row(_last_words(folder / "log.txt", code))
+        return Row(last_words(folder / "log.txt", code, kills))
     return finished(config, folder) or Row(f"the run left no whole summary.json in {folder}")
 
 
@@ -99,36 +94,8 @@ def _written(config: RunConfig) -> str:
 def _run(config: RunConfig, folder: Path, log: IO[bytes], stop: threading.Event, *, resume: bool = False) -> int:
     file = folder / CELL
     write_text(file, _written(config))
-    if stop.is_set():
-        raise InterruptedRunError("stopped before it began")
-    command = [sys.executable, "-P", "-m", "vfl.cli.guarded", "run", str(file), "--out", str(folder), "--quiet"]
-    command.append("--resume" if resume else "--fresh")
-    # A session of its own: Ctrl-C on the terminal is for the sweep, which then stops its cells one way and once. The
-    # pipe is never written to: it closes when the sweep ends, even if it is killed, and the run with it.
-    process = subprocess.Popen(
-        command,
-        env=os.environ | {"PYTHONPATH": python_path()},
-        stdin=subprocess.PIPE,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    with process:
-        while process.poll() is None:
-            if stop.wait(0.1):
-                _stop(process)
-                raise InterruptedRunError("stopped before the end")
-    return process.returncode
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    command = ["run", str(file), "--out", str(folder), "--quiet", "--resume" if resume else "--fresh"]
+    return run_command(command, log, stop)
 
 
 @contextlib.contextmanager
@@ -147,14 +114,3 @@ def _log(path: Path) -> Iterator[IO[bytes]]:
                 time.sleep(0.1)
         log.truncate(0)
         yield log
-
-
-def _last_words(log: Path, code: int) -> str:
-    """Return the sentence that a run ended with."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    said = [line.removeprefix("cafe: ") for line in lines if line.startswith("cafe: ")]
-    if said:
-        return said[-1]
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
-    return f"the run ended with {how}; the last line of {log} is: {last}"

@@ -60,7 +60,7 @@ def run_here(cells: list[Cell], out: Path, watch: SweepProgress, jobs: int | Non
     def run(cell: Cell) -> Row:
         watch.begins(cell.name)
         row = run_cell(cell.config, cell_folder(out, cell), stop)
-        watch.ends(cell.name, row)
+        watch.ended(cell.name, row)
         return row
 
     with ThreadPoolExecutor(jobs or default_jobs(cells)) as pool:
@@ -100,7 +100,7 @@ def run_on_ray(cells: list[Cell], out: Path, watch: SweepProgress, address: str 
             for reference in ray.wait(list(waiting), num_returns=1, timeout=LOOK_SECONDS)[0]:
                 cell = waiting.pop(reference)
                 row = _receive(ray, reference, cell_folder(out, cell))
-                watch.ends(cell.name, row)
+                watch.ended(cell.name, row)
                 yield cell, row
     finally:
         leave()  # cells that still run are ended with the sweep

@@ -1,10 +1,11 @@
 """Defences: each turns what a worker would send into what it sends: uploads, outputs, or answers to outputs."""
 
-import hashlib
+import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -16,6 +17,7 @@ from vfl.maths.tensors import all_finite, kind_of
 from vfl.observation import Tensors
 from vfl.registry import OURS, Plugin, PluginSection, Registry
 from worker.defences import checks
+from worker.defences.counting import Count, Counting, LostCountError, Withheld
 from worker.keys import Draws, FixedSecret, Secret
 
 
@@ -34,6 +36,8 @@ class Plan:
     """The worker's own: what its defences draw from. It is first read after the worker has joined."""
     common: Secret | None = None
     """The same at all workers, and unknown to the coordinator; None where they have none in common."""
+    count: Path | None = None
+    """The file in which what its defences count outlasts this process; in memory alone without."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Defence(Plugin):
     """A defence plug-in: its fields are its options. Most only fill in `apply`."""
 
     keeps_count: ClassVar[bool] = False
-    """Whether its promise needs a count of all rounds: a worker that was restarted has lost it, and uploads no more."""
+    """Whether its promise needs a count of all rounds: a restarted worker without it uploads no more."""
     needs_common: ClassVar[bool] = False
     """Whether all workers must draw alike, from the plan's `common` secret."""
     places: ClassVar[frozenset[Place]] = frozenset({"uploads"})
@@ -183,16 +187,24 @@ class Chain:
             with self._guard(place, "mean_over"):  # up to Python 3.11 isinstance asks for its value
                 if isinstance(shield, RowPolicy):
                     self._policies.append((place, shield))
-        self._counting = [section.name for section, one in zip(sections, built, strict=True) if one.keeps_count]
-        self._seen: dict[int, bytes] = {}
-        self._withheld: tuple[int, str] | None = None
+        self._count = self._counting(sections) if any(one.keeps_count for one in built) else None
+        self._withheld: Withheld | None = None
+
+    def start_first(self) -> None:
+        """Take note that no other process was this worker before: nothing has been counted yet."""
+        if self._count is not None:
+            self._count.begin()
 
     def start_late(self) -> None:
-        """Take note that another process was this worker before: its secret goes on, what it counted is lost."""
+        """Take note that another process was this worker before: its secret goes on, and what it counted."""
         self._plan.secret.go_on()
-        if self._counting:
-            names = " and ".join(self._counting)
-            self._withheld = (0, f"it was restarted, and with it went what its {names} had counted")
+        if self._count is None:
+            return
+        try:
+            self._withheld = self._count.go_on()
+        except LostCountError as lost:
+            names = " and ".join(name for name, one in zip(self._names, self._built, strict=True) if one.keeps_count)
+            self._withheld = Withheld(0, f"it was restarted, and with it went what its {names} had counted ({lost})")
 
     @property
     def mean_over(self) -> int | None:
@@ -213,10 +225,11 @@ class Chain:
 
     def apply(self, gradients: Tensors, number: int, *, rows: Tensor, x: Tensor, model: nn.Module) -> Tensors:
         """Return what is uploaded, or raise WithheldError for nothing; what was withheld once stays so."""
-        if self._withheld and number >= self._withheld[0]:
-            raise WithheldError(self._withheld[1])
+        if self._withheld and number >= self._withheld.number:
+            raise WithheldError(self._withheld.reason)
         try:
-            self._compare(number, rows, gradients)
+            if self._count is not None and (problem := self._count.problem(number, rows, gradients)):
+                raise WithheldError(problem)
             for place, shield in enumerate(self._shields):
                 draws = self._plan.secret.draws(f"defence {place} of worker {self._plan.worker}", number)
                 # first: a plug-in may change the mapping that it is given
@@ -226,19 +239,13 @@ class Chain:
                     uploaded = shield.apply(gradients, Played(number, rows, x, model, draws))
                     gradients = checks.fitting_upload(self._names[place], uploaded, kinds, finite)
         except WithheldError as withheld:
-            self._withheld = (number, str(withheld))
+            self._withheld = Withheld(number, str(withheld))
+            if self._count is not None:
+                self._count.keep(number, str(withheld))
             raise
+        if self._count is not None:
+            self._count.keep(number)
         return gradients
-
-    def _compare(self, number: int, rows: Tensor, gradients: Tensors) -> None:
-        """Withhold a round that is ordered again with other samples or parameters, where uploads are counted."""
-        if not self._counting:
-            return
-        digest = hashlib.blake2b(rows.cpu().numpy().tobytes(), digest_size=16)
-        for tensor in gradients.values():
-            digest.update(tensor.detach().cpu().contiguous().numpy().data)
-        if self._seen.setdefault(number, digest.digest()) != digest.digest():
-            raise WithheldError(f"round {number} was ordered again with other samples or parameters")
 
     def report(self) -> dict[str, Any]:
         """Return what there is to say at the end, of each defence and of the whole."""
@@ -246,10 +253,19 @@ class Chain:
         for place, (name, shield) in enumerate(zip(self._names, self._shields, strict=True)):
             with self._guard(place, "report"):
                 chain.append({"name": name, **checks.fitting_report(name, shield.report())})
-        withheld = {"round": self._withheld[0], "reason": self._withheld[1]} if self._withheld else None
+        withheld = {"round": self._withheld.number, "reason": self._withheld.reason} if self._withheld else None
         report = {"worker": self._plan.worker, "chain": chain, "withheld_from": withheld}
         fixed = any(isinstance(one, FixedSecret) and one.used for one in (self._plan.secret, self._plan.common))
         return report | {"warning": FixedSecret.WARNING} if fixed else report
+
+    def _counting(self, sections: Sequence[PluginSection]) -> Count:
+        """Return the count of those that keep one; it is kept in a file only where all of them can go on with it."""
+        counting = {at: shield for at, shield in enumerate(self._shields) if self._built[at].keeps_count}
+        able = {at: shield for at, shield in counting.items() if isinstance(shield, Counting)}
+        plan = self._plan
+        rests_on = [section.model_dump(mode="json") for section in sections]
+        numbers = (plan.worker, plan.samples, plan.batch_size, plan.rounds, plan.schedule)
+        return Count(plan.count if len(able) == len(counting) else None, json.dumps([numbers, rests_on]), able)
 
     def _guard(self, place: int, doing: str, *passing: type[Exception]) -> AbstractContextManager[None]:
         return defences.guard(self._names[place], self._built[place], doing, *passing)

@@ -41,29 +41,49 @@ class _Breaker:
         self._layers: list[FullyConnected] = []
         self._leaked = self._alone = 0.0
         self._last = 0
+        self._newest: Tensors | None = None
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
         """Return the gradients, unless what they would add to earlier uploads leaks too much."""
         if played.number <= self._last:
             return gradients  # a round that is done again: the same numbers, so no second look
-        if self._watch is None:
+        if not self._layers:
             self._layers = fully_connected(played.model, played.x.shape[1:])
             if not self._layers or not self._layers[0].bias:
                 raise WithheldError("its breaker finds no fully connected layer with a bias to watch")
-            error, cell = self._options.error, self._options.cell
-            first = self._layers[0]
-            self._watch = Watch(self._plan, first.inputs, first.outputs, error=error, cell=cell)
-        alone = self._add(self._watch, gradients, played)
-        leaked = self._watch.leaked()
+        watch = self._watching(self._layers[0].inputs, self._layers[0].outputs)
+        newest = self._add(watch, gradients, played)
+        leaked, alone = watch.leaked(), len(newest["alone"])
         if leaked > self._options.limit:
             limit = f"its limit is {self._options.limit:.1%}"
             single = f" ({alone} of {len(played.rows)} from this gradient alone)" if alone else ""
             raise WithheldError(f"its breaker expects {leaked:.1%} of its samples to leak with it{single}, and {limit}")
-        self._leaked, self._alone, self._last = leaked, self._watch.leaked_alone(), played.number
+        self._leaked, self._alone, self._last = leaked, watch.leaked_alone(), played.number
+        self._newest = newest
         return gradients
 
-    def _add(self, watch: "Watch", gradients: Tensors, played: Played) -> int:
-        """Watch one upload; return how many samples it would give away by itself, at any of the layers."""
+    def counted(self) -> Tensors | None:
+        """Return what the newest upload added, once."""
+        newest, self._newest = self._newest, None
+        return newest
+
+    def count_again(self, number: int, counted: Tensors) -> None:
+        """Take in an upload of an earlier process."""
+        inputs, outputs = counted["sizes"].tolist()
+        watch = self._watching(inputs, outputs)
+        watch.again(counted)
+        self._leaked, self._alone, self._last = watch.leaked(), watch.leaked_alone(), number
+
+    def _watching(self, inputs: int, outputs: int) -> "Watch":
+        if self._watch is None:
+            error, cell = self._options.error, self._options.cell
+            self._watch = Watch(self._plan, inputs, outputs, error=error, cell=cell)
+        return self._watch
+
+    def _add(self, watch: "Watch", gradients: Tensors, played: Played) -> Tensors:
+        """Watch one upload; return what it added, `alone` being the rows that it would give away by itself."""
+        first = self._layers[0]
+        added: dict[str, Tensor] = {"sizes": torch.tensor([first.inputs, first.outputs])}
         alone = torch.zeros(len(played.rows), dtype=torch.bool)
         for layer in self._layers:
             if len(alone) and bool(alone.all()):
@@ -71,12 +91,13 @@ class _Breaker:
             with torch.no_grad():
                 truth = representation(played.model, layer.name, played.x)
             weight = gradients[f"{BOTTOM}{layer.name}.weight"]
-            if layer is self._layers[0]:
-                watch.add(played.rows, truth, weight, gradients[f"{BOTTOM}{layer.name}.bias"])
+            if layer is first:
+                added |= watch.add(played.rows, truth, weight, gradients[f"{BOTTOM}{layer.name}.bias"])
             if len(alone):
                 alone |= given_away(weight, truth.flatten(1), self._options.error)
-        watch.add_alone(played.rows[alone.to(played.rows.device)])
-        return int(alone.sum())
+        added["alone"] = played.rows.cpu()[alone]
+        watch.add_alone(added["alone"])
+        return added
 
     def report(self) -> dict[str, Any]:
         """Return the shares of samples that leaked by the worker's own estimate, in all and by one gradient each."""
@@ -120,20 +141,39 @@ class Watch:
         self._leaked = torch.zeros(samples, dtype=torch.bool)
         self._alone = torch.zeros(samples, dtype=torch.bool)
 
-    def add(self, rows: Tensor, truth: Tensor, weight: Tensor, bias: Tensor) -> None:
-        """Take in what would be uploaded for these rows, whose true h is known."""
+    def add(self, rows: Tensor, truth: Tensor, weight: Tensor, bias: Tensor) -> Tensors:
+        """Take in what would be uploaded for these rows, whose true h is known; return it as `again` takes it."""
         if not len(rows):
-            return
-        self._truth[rows] = truth[:, self._coordinates.to(truth.device)].double().cpu()
-        shown = weight[:, self._coordinates.to(weight.device)].double().cpu()
-        if any(len(self._rounds[row]) < BASES for row in rows.tolist()):
-            self._meet(rows, shown)
+            return {}
+        rows, shown = rows.cpu(), weight[:, self._coordinates.to(weight.device)].double().cpu()
         observed = torch.cat([bias.double().cpu(), (self._sketch @ shown).flatten()])
-        self._gram.add(rows)
-        self._right[rows] += 1 / len(rows) * observed
+        added = {"rows": rows, "truth": truth[:, self._coordinates.to(truth.device)].cpu(), "observed": observed}
+        if any(len(self._rounds[row]) < BASES for row in rows.tolist()):
+            added["basis"] = _basis(shown, len(rows))
+        before = self._leaked.clone()
+        self.again(added)
+        if "basis" in added:
+            self._meet(rows)
         # A solution costs N^3: now and then is enough, as more rounds only sharpen it.
         if self._gram.rounds >= self._plan.samples and self._gram.rounds % max(1, self._plan.samples // 4) == 0:
             self._solve()
+        return {**added, "leaked": torch.nonzero(self._leaked & ~before).flatten()}
+
+    def again(self, added: Tensors) -> None:
+        """Take in what `add` returned in an earlier process, with what it found then."""
+        if "rows" in added:
+            rows = added["rows"]
+            self._truth[rows] = added["truth"].double()
+            if "basis" in added:
+                self._bases.append(added["basis"])
+                for row in rows.tolist():
+                    if len(self._rounds[row]) < BASES:
+                        self._rounds[row].append(len(self._bases) - 1)
+            self._gram.add(rows)
+            self._right[rows] += 1 / len(rows) * added["observed"]
+        for found, name in ((self._leaked, "leaked"), (self._alone, "alone")):
+            if name in added:
+                found[added[name]] = True
 
     def add_alone(self, rows: Tensor) -> None:
         """Take in which rows a single upload gives away."""
@@ -147,14 +187,8 @@ class Watch:
         """Return the share of the samples that one gradient gave away."""
         return float(self._alone.double().mean())
 
-    def _meet(self, rows: Tensor, shown: Tensor) -> None:
+    def _meet(self, rows: Tensor) -> None:
         """Intersect the subspaces of each sample's batches, as `exact` does; a first batch that is small is enough."""
-        _, values, basis = torch.linalg.svd(shown, full_matrices=False)
-        rank = int((values[: len(rows)] > NOISE * values[0]).sum())  # beyond it vectors point where rounding says
-        self._bases.append(basis[:rank].T)
-        for row in rows.tolist():
-            if len(self._rounds[row]) < BASES:
-                self._rounds[row].append(len(self._bases) - 1)
         cells: dict[tuple[int, ...], list[int]] = {}
         for row in rows.tolist():
             cells.setdefault(tuple(self._rounds[row]), []).append(row)
@@ -182,3 +216,11 @@ class Watch:
         h = first_factor(own.reshape(len(own), len(self._sketch), -1), v @ self._sketch.T, floor=1e-300)
         error = (h - self._truth).norm(dim=1) / self._truth.norm(dim=1).clamp_min(1e-300)
         self._leaked |= error < self._error
+
+
+def _basis(shown: Tensor, samples: int) -> Tensor:
+    """Return an orthonormal basis of the subspace that a weight gradient's rows are in, of so many samples' h."""
+    _, values, basis = torch.linalg.svd(shown, full_matrices=False)
+    rank = int((values[:samples] > NOISE * values[0]).sum())  # beyond it vectors point where rounding says
+    kept: Tensor = basis[:rank].T.contiguous()
+    return kept

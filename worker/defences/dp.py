@@ -64,6 +64,7 @@ class _Private:
             self._sampling = f"Poisson with rate {rate:.4g}, batches secret"
         self._seen = torch.zeros(plan.samples, dtype=torch.int64)
         self._rounds: set[int] = set()
+        self._newest: Tensors | None = None
 
     def apply(self, gradients: Tensors, played: Played) -> Tensors:
         """Return the clipped gradients with noise, or nothing once the budget is spent."""
@@ -94,11 +95,21 @@ class _Private:
             "warning": self._warning(),
         }
 
+    def counted(self) -> Tensors | None:
+        """Return the newest round's rows, once."""
+        newest, self._newest = self._newest, None
+        return newest
+
+    def count_again(self, number: int, counted: Tensors) -> None:
+        """Count a round."""
+        self._rounds.add(number)
+        self._seen[counted["rows"]] += 1
+
     def _count(self, played: Played) -> None:
         if played.number in self._rounds:
             return  # the same noise again: no second look
-        self._rounds.add(played.number)
-        self._seen[played.rows.cpu()] += 1
+        self._newest = {"rows": played.rows.cpu()}
+        self.count_again(played.number, self._newest)
         if len(self._rounds) > self._plan.rounds:
             raise WithheldError(f"its dp budget was for {self._plan.rounds} rounds, and this is one more")
         if self._options.batches == "known" and int(self._seen.max()) > self._most:

@@ -24,6 +24,10 @@ class Defences:
         self.outputs = SwapChain(config.defence_of(plan.worker, "outputs"), plan, "outputs")
         self.answers = SwapChain(config.defence_of(plan.worker, "answers"), plan, "answers")
 
+    def start_first(self) -> None:
+        """Take note that no other process was this worker before."""
+        self._uploads.start_first()
+
     def start_late(self) -> None:
         """Take note that another process was this worker before."""
         self._uploads.start_late()

@@ -64,6 +64,7 @@ def recover_moving(
         used=("indices", "parameters", "gradients", *(() if known is None else ("labels",)), *assumed),
         notes=(
             *_notes(trails, slices, sum(map(len, together))),
+            *((f"{choice.remark}.",) if choice.remark else ()),
             *notes_on_certificates(certificates, evidence),
             *(() if known is None else (NOTE,)),
         ),
@@ -80,8 +81,8 @@ def _check(trails: Trails, setting: Setting) -> None:
 
 
 def _labels(setting: Setting, choice: Choice, trails: Trails, *, where: Where, followed: Sequence[Followed]) -> Tensor:
-    """Return every sample's label, -1 where unknown: the network of its own base round tells it."""
-    labels, data = torch.full((setting.samples,), -1), [own.x for own in followed]
+    """Return every sample's label, unknown where they are: the network of its own base round tells it."""
+    labels, data = setting.loss.unknown(setting.samples), [own.x for own in followed]
     for t in sorted(set(where.base)):
         if t not in trails.whole:
             continue

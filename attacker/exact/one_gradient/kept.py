@@ -30,6 +30,7 @@ class Kept:
 
     def __init__(self, setting: Setting, choice: Choice) -> None:
         self._layers, self._bytes = choice.layers, 0
+        self._epochs = 1 if setting.augmented else EPOCHS
         self._drawn = torch.zeros(setting.samples, dtype=torch.long)
         self.rounds: list[Seen] = []
         self.versions: dict[int, ModelTensors] = {}
@@ -37,8 +38,8 @@ class Kept:
     def add(self, observation: Observation) -> None:
         """Keep a round that has a sample seen for the first time, and others as long as there is room."""
         batch = observation.indices
-        least = int(self._drawn[batch].min()) if len(batch) else EPOCHS
-        if least >= EPOCHS or (least > 0 and self._bytes > MOST_BYTES):
+        least = int(self._drawn[batch].min()) if len(batch) else self._epochs
+        if least >= self._epochs or (least > 0 and self._bytes > MOST_BYTES):
             return
         self._drawn[batch] += 1
         own = tuple(

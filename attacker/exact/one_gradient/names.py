@@ -39,7 +39,7 @@ def names_of(
     batches: Mapping[int, Tensor],
     *,
     samples: int,
-    labels: tuple[int, ...] | None,
+    labels: tuple[float, ...] | None,
 ) -> Names:
     """Give every sample a person whose rounds (rounds, people) may be its own, and whose label is if that is known."""
     from scipy.optimize import linear_sum_assignment  # when it is needed: a second to import

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attacker.exact.choice import Choice
+from vfl.maths.loss import is_known
 from vfl.models.layers import representation
 from vfl.models.whole import WholeModel
 from vfl.observation import Setting
@@ -29,7 +30,7 @@ class People:
     residual: Tensor
     """(people, workers): how far the slice's representation is from that, relative; NaN where unknown."""
     labels: Tensor
-    """(people,), -1 where unknown."""
+    """(people,), -1 or NaN where unknown."""
     acceptable: float
     """The residual up to which a slice is sure."""
 
@@ -41,7 +42,7 @@ class People:
             x=tuple(torch.full((count, *box.shape), torch.nan) for box in setting.boxes),
             h=tuple(torch.full((count, layer.inputs), torch.nan, dtype=double) for layer in choice.layers),
             residual=torch.full((count, setting.workers), torch.nan),
-            labels=torch.full((count,), -1),
+            labels=setting.loss.unknown(count),
             acceptable=acceptable,
         )
 
@@ -103,8 +104,9 @@ class People:
             for part in (self.x, self.h):
                 part[worker][head] = part[worker][at].clone()
             self.residual[head, worker] = self.residual[at, worker].clone()
-        known = self.labels[members][self.labels[members] >= 0]
-        self.labels[head] = known[0] if len(known) else -1
+        known = self.labels[members][is_known(self.labels[members])]
+        if len(known):
+            self.labels[head] = known[0]
 
     def representations(self, model: WholeModel, choice: Choice, worker: int, rows: Tensor) -> Tensor:
         """Return what some people's slices are to a worker's layer with a round's parameters."""

@@ -62,7 +62,7 @@ class OneGradient:
         nobody = People.unknown(1, setting, self._choice, people.acceptable)
         found = people.joined(nobody).take(torch.where(lost, len(people), names.person))
         known = None if setting.labels is None or not self._trusts else torch.tensor(setting.labels)
-        labels = torch.where(lost, -1, found.labels) if known is None else known
+        labels = torch.where(lost, setting.loss.unknown(len(lost)), found.labels) if known is None else known
         certificates = self._evidence.certify(found.x, labels, batches=names.batches) if self._inversion else None
         one_version = len(self._kept.versions) == 1
         return Recovery(

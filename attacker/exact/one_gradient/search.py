@@ -18,6 +18,7 @@ from attacker.interface import Progress
 from attacker.inversion import InversionOptions
 from attacker.inversion.values import in_levels
 from vfl.device import one_thread
+from vfl.maths.loss import is_known
 from vfl.models.whole import WholeModel, known_model
 from vfl.observation import Setting
 
@@ -149,7 +150,7 @@ class Search:
             }
             if new:
                 wanted.append((at, row, new, person))
-            elif person >= 0 and row.label >= 0:
+            elif person >= 0 and is_known(torch.tensor(row.label)):
                 self.people.labels[person] = row.label
         if not wanted:
             return
@@ -195,7 +196,7 @@ class Search:
             x=x,
             h=h,
             residual=torch.where(residual < NEAR, residual, torch.nan),
-            labels=torch.tensor([row.label for _, row, *_ in wanted]),
+            labels=torch.tensor([row.label for _, row, *_ in wanted], dtype=self.people.labels.dtype),
             acceptable=self.people.acceptable,
         )
 

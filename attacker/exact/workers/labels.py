@@ -10,6 +10,7 @@ from attacker.exact.steps12.cells import Cell
 from attacker.exact.steps12.solve import Solved
 from attacker.exact.workers.pairing import Equations, Forward, common_u, equations, match, rearrange
 from attacker.exact.workers.tails import CHUNK, Tail, bypassed, run_tail, top_jacobian
+from vfl.maths.loss import CROSS_ENTROPY, Loss
 from vfl.models.layers import FullyConnected
 from vfl.models.whole import WholeModel
 from vfl.observation import Setting
@@ -25,7 +26,7 @@ class Joined:
     orders: tuple[Tensor, ...]
     """For each worker (samples,): row n of the sample is row orders[n] of the worker's."""
     labels: Tensor
-    """(samples,), -1 where unknown."""
+    """(samples,), -1 where unknown; NaN of a number."""
     misfits: Tensor
     """(samples, workers): the share of v that the known network cannot have sent back; NaN where v is unknown."""
     notes: tuple[str, ...] = ()
@@ -42,24 +43,26 @@ class Network:
     layers: Sequence[str]
     shapes: Sequence[Shape]
     top: nn.Module
+    loss: Loss = CROSS_ENTROPY
 
     @classmethod
     def of(cls, setting: Setting, layers: Sequence[FullyConnected], model: WholeModel) -> "Network":
         """Take a model's parts, which become float64."""
         model = model.double()
-        return cls(list(model.bottoms), [own.name for own in layers], [box.shape for box in setting.boxes], model.top)
+        names, shapes = [own.name for own in layers], [box.shape for box in setting.boxes]
+        return cls(list(model.bottoms), names, shapes, model.top, setting.loss)
 
     def bypassed(self) -> list[bool]:
         """Tell at which workers data also go past the layer, as in a residual block around it."""
         return [bypassed(*part) for part in zip(self.bottoms, self.layers, self.shapes, strict=True)]
 
 
-def unjoined(solved: Sequence[Solved], *notes: str) -> Joined:
+def unjoined(solved: Sequence[Solved], *notes: str, loss: Loss) -> Joined:
     """Leave every worker's samples as they are: nothing can be said of them together."""
     count = len(solved[0].h)
     identity = tuple(torch.arange(count) for _ in solved)
     nothing = torch.full((count, len(solved)), torch.nan, dtype=torch.float64)
-    return Joined(identity, torch.full((count,), -1), nothing, notes)
+    return Joined(identity, loss.unknown(count), nothing, notes)
 
 
 def join_workers(
@@ -75,12 +78,14 @@ def join_workers(
     `given` has the data (samples, *shape) of workers where they also go past the layer, `known` the labels if they
     are: in a cell only its own are then possible.
     """
-    top, data = network.top, given or [None] * len(solved)
+    top, loss, data = network.top, network.loss, given or [None] * len(solved)
     parts = [_Worker(*part) for part in zip(network.bottoms, network.layers, network.shapes, solved, data, strict=True)]
     tops = top_jacobian(top, [part.tail(torch.arange(1)).z.shape[1] for part in parts])
     if tops is None:
         return unjoined(
-            solved, "The top model is not affine, so candidates within cells were not matched across workers."
+            solved,
+            "The top model is not affine, so candidates within cells were not matched across workers.",
+            loss=network.loss,
         )
     z, apart = zip(*(part.equations(jacobian) for part, jacobian in zip(parts, tops, strict=True)), strict=True)
     orders = match(cells, apart)
@@ -89,17 +94,17 @@ def join_workers(
             slots = torch.tensor(cell.samples)
             sent = [own[order[slots]] for own, order in zip(z, orders, strict=True)]
             own = [worker.take(order[slots]) for worker, order in zip(apart, orders, strict=True)]
-            forward = Forward(sent, own, top, None if known is None else known[slots])
+            forward = Forward(sent, own, top, None if known is None else known[slots], loss=loss)
             for order, chosen in zip(orders, rearrange(forward, len(slots), len(own)).T, strict=True):
                 order[slots] = order[slots][chosen]
     together = [worker.take(order) for worker, order in zip(apart, orders, strict=True)]
     u, sent = common_u(together), [own[order] for own, order in zip(z, orders, strict=True)]
-    labels = _labels(u, together, sent, top)
+    labels = _labels(u, together, sent, top, loss=loss)
     misfits = torch.stack([worker.misfit for worker in together], dim=1)
     several = torch.tensor([n for cell in cells if len(cell.samples) > 1 for n in cell.samples], dtype=torch.long)
     # Only in a cell of several may workers be matched wrongly: then their equations for u disagree
     misfits[several] = torch.maximum(misfits[several], _disagreement([worker.take(several) for worker in together]))
-    return Joined(tuple(orders), labels, misfits, forward=Forward(sent, together, top))
+    return Joined(tuple(orders), labels, misfits, forward=Forward(sent, together, top, loss=loss))
 
 
 @dataclass(frozen=True)
@@ -134,13 +139,14 @@ def _disagreement(workers: Sequence[Equations]) -> Tensor:
     return torch.where(torch.stack([own.misfit for own in workers], dim=1).isfinite(), away, torch.nan)
 
 
-def _labels(u: Tensor, workers: Sequence[Equations], z: Sequence[Tensor], top: nn.Module) -> Tensor:
-    """Return each sample's label: where all is known the one whose p - y fits best, else the negative entry of u."""
+def _labels(u: Tensor, workers: Sequence[Equations], z: Sequence[Tensor], top: nn.Module, *, loss: Loss) -> Tensor:
+    """Return each sample's label: where all is known the one whose u fits best, else where u is negative."""
     informed = torch.stack([worker.misfit.isfinite() for worker in workers]).any(dim=0)
-    labels = torch.where(informed, u.argmin(dim=1), -1)
+    unknown = loss.unknown(len(u))
+    labels = unknown if loss.of_number else torch.where(informed, loss.against(u).argmin(dim=1), unknown)
     full = torch.stack([part.isfinite().all(dim=1) for part in z]).all(dim=0) & informed
     if bool(full.any()):
-        forward = Forward([part[full] for part in z], [worker.take(full) for worker in workers], top)
+        forward = Forward([part[full] for part in z], [worker.take(full) for worker in workers], top, loss=loss)
         labels[full] = forward.best(torch.arange(int(full.sum()))[:, None].expand(-1, len(workers)))[1]
     return labels
 

@@ -1,8 +1,8 @@
 """Which recovered h of one worker belongs with which of another, and the labels: both from softmax minus label.
 
-At every worker v is the known network's back-propagation of u = p - y, the same u for all workers. So each candidate
-gives linear equations for u; candidates of one sample have a common solution, others do not. u is negative at
-the label alone.
+At every worker v is the known network's back-propagation of u, the loss's gradient by the logits (p - y, or the like
+with one logit), the same u for all workers. So each candidate gives linear equations for u; candidates of one sample
+have a common solution, others do not. u is negative at the label alone.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from attacker.exact.steps12.cells import Cell
 from attacker.exact.workers.tails import Tail
+from vfl.maths.loss import CROSS_ENTROPY, Loss
 
 GOOD = 1e-6
 """The misfit of a v that is known as well as rounding allows."""
@@ -30,7 +31,7 @@ MOST = 70_000
 
 @dataclass(frozen=True)
 class Equations:
-    """a u = b for every sample, one worker's: as many rows as classes. Rows of zeros where nothing is known."""
+    """a u = b for every sample, one worker's: as many rows as logits. Rows of zeros where nothing is known."""
 
     a: Tensor
     """(samples, classes, classes)."""
@@ -105,9 +106,11 @@ def common_u(workers: Sequence[Equations]) -> Tensor:
 
 
 def _stacked(workers: Sequence[Equations]) -> tuple[Tensor, Tensor]:
-    """Return the workers' equations below each other, weighted; the first is that the entries of u sum to zero."""
-    count, classes = workers[0].b.shape
-    a, b = workers[0].b.new_ones(count, 1, classes), workers[0].b.new_zeros(count, 1)
+    """Return the workers' equations below each other, weighted; the first is that several entries of u sum to 0."""
+    count, outputs = workers[0].b.shape
+    a, b = workers[0].b.new_ones(count, 1, outputs), workers[0].b.new_zeros(count, 1)
+    if outputs == 1:
+        a, b = a[:, :0], b[:, :0]
     more, answers = zip(*(worker.weighted for worker in workers), strict=True)
     return torch.cat([a, *more], dim=1), torch.cat([b, *answers], dim=1)
 
@@ -137,17 +140,25 @@ class Forward:
     """
 
     def __init__(
-        self, z: Sequence[Tensor], workers: Sequence[Equations], top: nn.Module, labels: Tensor | None = None
+        self,
+        z: Sequence[Tensor],
+        workers: Sequence[Equations],
+        top: nn.Module,
+        labels: Tensor | None = None,
+        *,
+        loss: Loss = CROSS_ENTROPY,
     ) -> None:
         """Begin; `labels` are those that the samples may have, if any are known."""
-        self._z, self.workers, self._top = z, workers, top
-        self._impossible = torch.ones(workers[0].b.shape[1], dtype=torch.bool)
-        self._impossible[slice(None) if labels is None else labels] = False
+        self._z, self.workers, self._top, self._loss = z, workers, top, loss
+        self._impossible = torch.ones(2 if loss.name == "binary" else workers[0].b.shape[1], dtype=torch.bool)
+        self._impossible[slice(None) if labels is None or loss.of_number else labels] = False
         self._weight = [worker.weight.square() for worker in workers]
 
     def best(self, choice: Tensor) -> tuple[Tensor, Tensor]:
         """Return the misfit and the label that fits best, for choices (n, workers) of candidates."""
         known = torch.stack([z[choice[:, m]].isfinite().all(dim=1) for m, z in enumerate(self._z)]).all(dim=0)
+        if self._loss.of_number:  # any number explains any u
+            return self._backward(choice)
         misfit, label = choice.new_zeros(len(choice), dtype=torch.float64), choice.new_zeros(len(choice))
         for mask, judge in ((known, self._forward), (~known, self._backward)):
             if bool(mask.any()):
@@ -160,16 +171,18 @@ class Forward:
         u = common_u(picked)
         away = torch.stack([((own.a @ u[:, :, None])[:, :, 0] - own.b).square().sum(dim=1) for own in picked])
         weight = torch.stack([own.weight.square() for own in picked])
-        label = u.masked_fill(self._impossible, torch.inf).argmin(dim=1)
+        if self._loss.of_number:
+            label = self._loss.number(u, self._logits(choice))
+        else:
+            label = self._loss.against(u).masked_fill(self._impossible, torch.inf).argmin(dim=1)
         return ((weight * away).sum(dim=0) / weight.sum(dim=0)).sqrt(), label
 
     def _forward(self, choice: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            sent = torch.cat([z[choice[:, m]] for m, z in enumerate(self._z)], dim=1)
-            p = torch.softmax(self._top(sent), dim=1)
-        guesses = p[:, None] - torch.eye(p.shape[1], dtype=p.dtype)  # (n, labels, classes)
-        cost = p.new_zeros(len(p), p.shape[1])
-        total = p.new_zeros(len(p))
+        guesses = self._loss.possible_u(self._logits(choice))  # (n, classes, outputs)
+        if self._loss.hides_divisor:
+            guesses = guesses * self._sizes(choice, guesses)
+        cost = guesses.new_zeros(guesses.shape[:2])
+        total = guesses.new_zeros(len(guesses))
         for m, worker in enumerate(self.workers):
             picked = choice[:, m]
             away = (guesses @ worker.a[picked].transpose(1, 2) - worker.b[picked, None]).square().sum(dim=2)
@@ -177,6 +190,22 @@ class Forward:
             total += self._weight[m][picked]
         low = cost.masked_fill(self._impossible, torch.inf).min(dim=1)
         return (low.values / total).sqrt(), low.indices
+
+    def _logits(self, choice: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits: Tensor = self._top(torch.cat([z[choice[:, m]] for m, z in enumerate(self._z)], dim=1))
+        return logits
+
+    def _sizes(self, choice: Tensor, guesses: Tensor) -> Tensor:
+        """Return (n, classes, 1) how many times a guess u best explains what came back, where that is not known."""
+        along = guesses.new_zeros(guesses.shape[:2])
+        square = along.clone()
+        for m, worker in enumerate(self.workers):
+            picked = choice[:, m]
+            made = guesses @ worker.a[picked].transpose(1, 2)
+            along += self._weight[m][picked, None] * (made * worker.b[picked, None]).sum(dim=2)
+            square += self._weight[m][picked, None] * made.square().sum(dim=2)
+        return (along / square.clamp_min(1e-300)).clamp_min(0.0)[:, :, None]
 
 
 def beyond_doubt(forward: Forward, believed: float) -> Tensor:

@@ -83,10 +83,13 @@ def affine_after(model: nn.Module, layer: str, shape: Shape) -> bool:
     return torch.allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
-def possible_v(model: nn.Module, layer: str, shape: Shape, h: Tensor) -> Tensor:
-    """Return what spans (samples, outputs, width) every v that the rest of the model can send back at these h."""
-    parts = [run_tail(model, layer, shape, rows).jacobian.mT for rows in h.split(CHUNK)]
-    return torch.cat(parts)
+def possible_v(model: nn.Module, layer: str, shape: Shape, h: Tensor, *, through: Tensor | None = None) -> Tensor:
+    """Return what spans (samples, outputs, width) every v that the rest of the model can send back at these h.
+
+    `through` (width, fewer) spans what comes back to the end of the model, where that is not everything.
+    """
+    found = torch.cat([run_tail(model, layer, shape, rows).jacobian.mT for rows in h.split(CHUNK)])
+    return found if through is None else found @ through
 
 
 def top_jacobian(top: nn.Module, widths: Sequence[int]) -> list[Tensor] | None:

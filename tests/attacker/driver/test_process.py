@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from attacker.driver.remote import AttackProcess, RemoteAttack
 from attacker.interface import attacks, silent
 from tests.server.slow_attack import described
 from tests.support import run_in_one_process, setting_of, small_config
-from vfl.errors import RunFailedError, UserError
+from vfl import forkserver
+from vfl.errors import RunFailedError, UserError, in_words
 from vfl.files import tensor_file
 from vfl.files.tensor_file import write_directly
 from vfl.folder.summary import Queue
@@ -229,6 +231,37 @@ def test_what_goes_wrong_there_is_raised_here(tmp_path, options, kind, words):
         with pytest.raises(kind, match=words):  # noqa: PT012
             beside.show()
             beside.attack.recover(silent)
+
+
+def test_where_linux_kills_for_want_of_memory_the_sentence_says_so_and_the_attack_goes_first(tmp_path, monkeypatch):
+    counters = tmp_path / "vmstat"
+    counters.write_text("pgfault 1\noom_kill 3\n")
+    monkeypatch.setattr(forkserver, "COUNTERS", counters)
+    with Beside(tmp_path, seconds=300.0) as beside:
+        beside.start()
+        pid = beside.process._process.pid
+        ours = int(Path("/proc/self/oom_score_adj").read_text())
+        assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) > ours
+        os.kill(pid, signal.SIGKILL)  # as Linux does, which counts it
+        counters.write_text("pgfault 1\noom_kill 4\n")
+        with pytest.raises(RunFailedError, match="has killed a process for want of memory since it began: end other"):
+            beside.attack.recover(silent)
+
+
+def test_linux_is_asked_for_its_own_count():
+    counted = re.search(r"^oom_kill (\d+)$", forkserver.COUNTERS.read_text(), re.MULTILINE)
+    assert forkserver.memory_kills() == int(counted[1])
+
+
+def test_memory_that_is_refused_is_a_sentence_and_no_bug():
+    def asked_of_torch() -> None:
+        torch.empty(1 << 50, dtype=torch.uint8)
+
+    with pytest.raises(RuntimeError) as refused:
+        asked_of_torch()
+    assert str(in_words(refused.value)).startswith("there is too little memory: end other programs, use fewer samples")
+    assert str(in_words(MemoryError())).startswith("there is too little memory")
+    assert "internal error" in str(in_words(RuntimeError("a bug")))
 
 
 def test_a_coordinator_that_hangs_up_ends_it_in_the_middle_of_a_round(tmp_path):

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from tests.vfl.sweep.fabricated import planned, row
 from vfl.sweep.cell import Row
 from vfl.sweep.results import pictures
-from vfl.sweep.results.pictures import curves_of, save_curves
+from vfl.sweep.results.pictures import panels_of, save_curves
 from vfl.sweep.results.table import pivot
 
 AXES = {
@@ -38,7 +38,7 @@ def told(points):
 
 
 def test_points_go_from_left_to_right_with_gaps_where_no_cell_was_run(table):
-    found = curves_of(table)
+    found = panels_of(table)
     assert list(found) == ["SGD", "Adam"]
     assert {column: told(points) for column, points in found["SGD"].items()} == {
         "one": [(1e-5, 50.0), (1e-3, None), (0.1, 20.0)],

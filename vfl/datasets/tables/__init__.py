@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from vfl.datasets import Data, DataSet, data_path, datasets
@@ -14,7 +13,8 @@ from vfl.datasets.columns import Text, Values, as_words, encode_all, fit_column,
 from vfl.datasets.tables.doubts import doubts_of
 from vfl.datasets.tables.file import Name, TableFile, check_words
 from vfl.datasets.tables.formats import CsvFile, ParquetFile
-from vfl.datasets.tables.holdings import Holding, classes_of
+from vfl.datasets.tables.holdings import Holding
+from vfl.datasets.tables.labels import learned_from, no_labels
 from vfl.errors import UserError
 from vfl.folder.summary import RowsRead, Tables
 from vfl.net.alignment import check_ids, common_hashes, keyed_hashes, rows_of
@@ -45,6 +45,9 @@ class TableSet(DataSet):
     _holder: int | None = PrivateAttr(None)
     """Which of the files has the labels; None: the one that has their column."""
 
+    _number: bool = PrivateAttr(False)
+    """Whether the label is a number to predict."""
+
     @model_validator(mode="after")
     def _one_source(self) -> "TableSet":
         if (self.path is None) == (self.files is None):
@@ -62,6 +65,12 @@ class TableSet(DataSet):
         """Return the same table with the labels of this worker's file."""
         table = self.model_copy()
         table._holder = worker
+        return table
+
+    def predicting_numbers(self) -> "TableSet":
+        """Return the same table with a quantity as its label."""
+        table = self.model_copy()
+        table._number = True
         return table
 
     def load(self) -> Data:
@@ -95,7 +104,7 @@ class TableSet(DataSet):
 
     def encode(self, holdings: Sequence[Holding]) -> Data:
         """Make data of holdings whose rows are the same: the first rows to train with, the last ones to test."""
-        doubts = doubts_of(self.label, holdings)
+        doubts = doubts_of(self.label, holdings, self._number)
         rows, tested = len(holdings[0]), self.test_samples or 0
         count = rows - tested if self.samples is None else self.samples
         if count < 1 or count + tested > rows:
@@ -107,20 +116,23 @@ class TableSet(DataSet):
             fit_column(name, own[train], self.most_categories, bool(missing_in(own[test]).any())) for name, own in named
         )
         labels = next((holding.label for holding in holdings if holding.label is not None), None)
-        y, classes = (torch.zeros(rows, dtype=torch.int64), ()) if labels is None else classes_of(labels)
+        learned = (
+            learned_from(self.label, labels, train, number=self._number) if labels is not None else no_labels(rows)
+        )
         grouped = self.columns is not None or self.files is not None
         return Data(
             "table",
             encode_all(columns, [own[train] for _, own in named], count),
-            y[train],
-            len(classes),
+            learned.y[train],
+            learned.classes,
             (holdings[0].ids or tuple(map(str, range(rows))))[train],
             encode_all(columns, [own[test] for _, own in named], tested) if tested else None,
-            y[test] if tested else None,
+            learned.y[test] if tested else None,
             columns,
             groups=tuple(len(holding.values) for holding in holdings) if grouped else None,
             label=self.label,
-            class_names=classes,
+            target=learned.target,
+            class_names=learned.names,
             tables=Tables(rows=rows, files=list(dict.fromkeys(own.brought for own in holdings)), doubts=doubts),
         )
 

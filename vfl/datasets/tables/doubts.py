@@ -21,10 +21,10 @@ NEARLY = 0.95
 _OF_AN_ID = re.compile(r"(?i:(^|[\W_])(id|uuid|key|number|nr))$|[a-z]I[dD]$")
 
 
-def doubts_of(label: str, holdings: Sequence[Holding]) -> list[str]:
-    """Refuse what cannot be meant; return a sentence on all else that may be a mistake."""
+def doubts_of(label: str, holdings: Sequence[Holding], number: bool = False) -> list[str]:
+    """Refuse what cannot be meant, the label as classes if it is no `number`; return a sentence on each doubt."""
     labels = next((own.label for own in holdings if own.label is not None), None)
-    found = [] if labels is None else _check_label(label, labels)
+    found = [] if labels is None or number else _check_label(label, labels)
     if len(holdings[0]) <= MANY:
         return found
     classes = None if labels is None else _Ranked.of(labels)
@@ -50,8 +50,8 @@ def _check_label(name: str, labels: Values) -> list[str]:
     else:
         hardly = rows < ROWS_EACH * count or bool((labels != np.round(labels)).any())
         instead = (
-            f"a quantity cannot be predicted yet: bin it first (at most {MOST_CLASSES} classes), or, if these numbers "
-            f"are names of classes, name the column in data.categorical"
+            f"set training.loss to squared to predict a quantity, or, if these numbers are names of classes "
+            f"(at most {MOST_CLASSES}), name the column in data.categorical"
         )
     if count > MOST_CLASSES or (count > MANY and hardly):
         raise UserError(f"{finding}; {instead}")

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from vfl.datasets.columns import Text, Values, missing_in, name_of
+from vfl.datasets.columns import Text, Values, missing_in
 from vfl.errors import UserError
 from vfl.folder.summary import RowsRead
 
@@ -71,14 +69,3 @@ class Holding:
                 f"data: {self.brought.source} has missing values in {counts}; set data.missing to indicator (they "
                 f"become features of their own) or drop (such rows are left out)"
             )
-
-
-def classes_of(labels: Values) -> tuple[Tensor, tuple[str, ...]]:
-    """Return each row's class, and the classes' names in order: words by the alphabet, numbers by size."""
-    if isinstance(labels, Text):
-        names = sorted(labels.words[code] for code in np.unique(labels.codes))
-        place = {word: number for number, word in enumerate(names)}
-        codes = np.array([place.get(word, -1) for word in labels.words])[labels.codes]
-        return torch.from_numpy(codes), tuple(names)
-    found, codes = np.unique(labels, return_inverse=True)
-    return torch.from_numpy(codes.astype(np.int64)), tuple(map(name_of, found))

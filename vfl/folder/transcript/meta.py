@@ -19,6 +19,7 @@ from vfl.partition import Box, tiling_problem
 from vfl.seats import COORDINATOR, OneSeat, Seat, adversary_of, seats_of
 
 _HELD = "held.safetensors"
+_AUXILIARY = "auxiliary"
 _SEAT: TypeAdapter[Any] = TypeAdapter(OneSeat)
 
 
@@ -49,7 +50,7 @@ def setting_from(tree: dict[str, Any], config: RunConfig, rounds: int) -> Settin
     wanted = (config.federation.workers, tree["samples"]) if config.topology.is_horizontal else (0, 0)
     if not all(type(share) is int and share > 0 for share in shares) or (len(shares), sum(shares)) != wanted:
         raise ValueError(f"{shares} samples for {config.federation.workers} workers of a {config.federation.kind} run")
-    labels = _labels(tree.get("labels"), tree["samples"], tree["classes"])
+    labels = _labels(tree.get("labels"), tree["samples"], tree["classes"], number=config.training.loss == "squared")
     knows = config.topology.labels_at_coordinator if seat == COORDINATOR else seat.kind == "label_holder"
     if (labels is None) == knows:
         raise ValueError("it has labels exactly if its party holds them (federation.label_holder)")
@@ -92,11 +93,15 @@ def _widths(found: Any, workers: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _labels(found: Any, samples: int, classes: int) -> tuple[int, ...] | None:
+def _labels(found: Any, samples: int, classes: int, *, number: bool) -> tuple[float, ...] | None:
     """Return the labels that a party knew, None if it knew none."""
     if found is None:
         return None
     right = isinstance(found, list) and len(found) == samples
+    if number:
+        if not right or not all(type(label) is float and math.isfinite(label) for label in found):
+            raise ValueError(f"its labels are not {samples} numbers")
+        return tuple(found)
     if not right or not all(type(label) is int and 0 <= label < classes for label in found):
         raise ValueError(f"its labels are not {samples} numbers below {classes}")
     return tuple(found)
@@ -105,6 +110,8 @@ def _labels(found: Any, samples: int, classes: int) -> tuple[int, ...] | None:
 def write_held(folder: Path, setting: Setting) -> None:
     """Write what the party holds itself; the coordinator holds nothing."""
     held = {f"x.{worker}": part.contiguous() for worker, part in setting.held.slices.items()}
+    if setting.held.auxiliary is not None:
+        held[_AUXILIARY] = setting.held.auxiliary.contiguous()
     if held:
         write = partial(write_tensors, tensors=held, about={}, checked=True)
         write_atomically(folder / _HELD, write, durably=False, mode=PRIVATE)
@@ -113,11 +120,19 @@ def write_held(folder: Path, setting: Setting) -> None:
 def read_held(folder: Path, setting: Setting) -> Setting:
     """Return a setting with what the party held itself."""
     worker = setting.seats[0].worker
-    if worker is None or not setting.topology.holds_features(worker):
+    if worker is None:
+        return setting
+    expected = {}
+    if setting.topology.holds_features(worker):
+        expected[f"x.{worker}"] = torch.empty((setting.samples, *setting.boxes[worker].shape), device="meta")
+    if setting.auxiliary:
+        whole = (setting.auxiliary, *setting.boxes[0].sample_shape)
+        expected[_AUXILIARY] = torch.empty(whole, device="meta")
+    if not expected:
         return setting
     if not (folder / _HELD).exists():
-        raise DamagedError(f"{folder} lacks {_HELD}, the slice of the party that wrote it")
+        raise DamagedError(f"{folder} lacks {_HELD}, what the party that wrote it holds itself")
     found = read_tensors(folder / _HELD, checked=True)[0]
-    shape = (setting.samples, *setting.boxes[worker].shape)
-    check_tensors(folder / _HELD, found, {f"x.{worker}": torch.empty(shape, device="meta")})
-    return replace(setting, held=Held({worker: found[f"x.{worker}"]}))
+    check_tensors(folder / _HELD, found, expected)
+    own = {worker: found[f"x.{worker}"]} if f"x.{worker}" in found else {}
+    return replace(setting, held=Held(own, found.get(_AUXILIARY)))

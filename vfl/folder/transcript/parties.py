@@ -84,7 +84,7 @@ class PartyFiles:
             shape = setting.boxes[worker].shape
             build.append((BOTTOM, lambda: build_bottom(setting.model, shape, setting.seed, worker)))
         if seat.kind == "label_holder":
-            build.append((TOP, lambda: build_top(setting.model, setting.widths, setting.classes, setting.seed)))
+            build.append((TOP, lambda: build_top(setting.model, setting.widths, setting.outputs, setting.seed)))
         return {name: one for prefix, make in build for name, one in _parameters(prefix, make).items()}
 
     def _round(self, indices: Tensor, parameters: Tensors) -> Tensors:

@@ -12,7 +12,7 @@ from vfl.limits import JSON_BYTES
 from vfl.sweep.plan import load_plan
 from vfl.sweep.results import NUMBERS
 from vfl.sweep.results.figures import keep_images
-from vfl.sweep.results.kept import commit_of, fitting, keep_results, read_results, sizes
+from vfl.sweep.results.kept import commit_of, fitting, keep_results, plans_of, read_results, sizes
 from vfl.sweep.results.text import as_markdown
 
 BLOCK = re.compile(r"(?<=<!-- table: )([\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
@@ -34,7 +34,7 @@ def filled(page: str, files: Path, kept: Path) -> str:
     return BLOCK.sub(lambda found: f"{found[1]}{found[2]}{_block(found[1], files, kept)}\n", page)
 
 
-def keep(source: Path, docs: Path, files: Path, kept: Path) -> Path:
+def keep(source: Path, docs: Path, files: Path, kept: Path) -> list[Path]:
     """Keep what `cafe sweep` or `cafe bench --out` wrote: rows of an experiment, or the table of the block so named."""
     if source.is_dir() and read_results(source / "results.json")["sweep"] in sizes(files):
         keep_pictures(source, files, kept)
@@ -44,13 +44,14 @@ def keep(source: Path, docs: Path, files: Path, kept: Path) -> Path:
         raise UserError(f"{source}: is of {name!r}, which is no experiment in {files} and no table of a page in {docs}")
     target = _place(kept, name)
     write_text(target, json.dumps({key: tree[key] for key in KEYS}, indent=1, ensure_ascii=False) + "\n")
-    return target
+    return [target]
 
 
 def keep_pictures(source: Path, files: Path, kept: Path) -> None:
     """Keep the images of those runs that figures show."""
-    path, size = sizes(files)[read_results(source / "results.json")["sweep"]]
-    keep_images(source, load_plan(path, size=size), kept)
+    tree = read_results(source / "results.json")
+    for plan in plans_of(tree, files, source / "results.json"):
+        keep_images(source, plan, fitting(plan, tree), kept)
 
 
 KEYS = ("command", "commit", "date", "table")

@@ -1,7 +1,8 @@
 """The paper's figures from runs that are kept: images side by side, and training losses as curves."""
 
 import os
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,26 +18,31 @@ from vfl.files import write_atomically
 from vfl.files.archive import ArchiveError, read_archive
 from vfl.folder.grid import as_image
 from vfl.sweep.file import FigureConfig, read_sweep
-from vfl.sweep.plan import Cell, Plan, cell_folder, load_plan
+from vfl.sweep.plan import Cell, Plan, load_plan
 from vfl.sweep.results import NUMBERS
 from vfl.sweep.results.kept import experiments, fitting, read_results, rows_of
 
 IMAGES = 8
 """As many as the paper's Figure 1 has in a row."""
+WIDTH = 110
+"""Characters in a line below the images."""
 SIZES = ("paper", "small")
 """What a figure is made of: the paper's size, as soon as one of its runs is there."""
 
 
-def keep_images(sweep: Path, plan: Plan, kept: Path) -> None:
-    """Keep some images of the runs that a figure shows: the real ones above the recovered ones, pixel by pixel."""
+def keep_images(sweep: Path, plan: Plan, rows: Mapping[str, Mapping[str, Any]], kept: Path) -> None:
+    """Keep some images of those of a sweep's runs that a figure of the plan shows: real ones above recovered ones."""
     for cell in _shown(plan):
+        folder = rows.get(cell.name, {}).get("folder")
+        if folder is None:
+            continue
         try:
-            arrays = read_archive(cell_folder(sweep, cell) / "recovered.npz")
+            arrays = read_archive(sweep / folder / "recovered.npz")
         except (ArchiveError, OSError):
             continue
         if {"x", "x_true"} <= arrays.keys():
-            rows = np.linspace(0, len(arrays["x"]) - 1, min(IMAGES, len(arrays["x"]))).round().astype(int)
-            pairs = [torch.tensor(arrays[name][rows]).float() for name in ("x_true", "x")]
+            some = np.linspace(0, len(arrays["x"]) - 1, min(IMAGES, len(arrays["x"]))).round().astype(int)
+            pairs = [torch.tensor(arrays[name][some]).float() for name in ("x_true", "x")]
             picture = torch.cat([torch.cat(list(images), dim=2) for images in pairs], dim=1)
             path = _place(kept, plan, cell)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,25 +92,26 @@ def _images(figure: FigureConfig, plan: Plan, kept: Path) -> Figure | None:
         return None
     one = next(iter(pictures.values()))
     height = one.shape[0] // 2
-    rows: list[tuple[str, Any]] = [("Original", one[:height])]
-    missing = {cell.name: "images not kept" if cell.name in there else "not run" for cell in cells}
-    rows += [
-        (cell.values[figure.rows], pictures[cell.name][height:] if cell.name in pictures else missing[cell.name])
-        for cell in cells
-    ]
-    drawn = Figure(figsize=(1.6 + one.shape[1] / height, 0.3 + len(rows)), dpi=110, layout="constrained")
+    rows = [("Original", one[:height])]
+    rows += [(cell.values[figure.rows], pictures[cell.name][height:]) for cell in cells if cell.name in pictures]
+    absent = [cell for cell in cells if cell.name not in pictures]
+    drawn = Figure(figsize=(1.6 + one.shape[1] / height, 0.5 + len(rows)), dpi=110, layout="constrained")
     for axes, (label, strip) in zip(drawn.subplots(len(rows), 1, squeeze=False)[:, 0], rows, strict=True):
-        _show(axes, label, strip, like=one[:height])
+        _show(axes, label, strip)
     drawn.suptitle(f"{figure.title} ({plan.name})", x=0.01, ha="left", fontsize=9)
+    drawn.supxlabel(_absent(absent, figure.rows, there), x=0.01, ha="left", fontsize=7, color="0.4")
     return drawn
 
 
-def _show(axes: Axes, label: str, strip: Any, *, like: Any) -> None:
-    if isinstance(strip, str):
-        axes.imshow(np.full(like.shape[:2], 235), cmap="gray", vmin=0, vmax=255)
-        axes.text(0.5, 0.5, strip, transform=axes.transAxes, ha="center", va="center", color="0.4")
-    else:
-        axes.imshow(strip, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+def _absent(cells: Sequence[Cell], axis: str, there: Mapping[str, Any]) -> str:
+    """Say which runs of a figure have no images, and why."""
+    without = {"Not run": [c for c in cells if c.name not in there], "No images": [c for c in cells if c.name in there]}
+    said = [f"{why}: {'; '.join(cell.values[axis] for cell in some)}." for why, some in without.items() if some]
+    return textwrap.fill(" ".join(said), WIDTH)
+
+
+def _show(axes: Axes, label: str, strip: Any) -> None:
+    axes.imshow(strip, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
     axes.set_ylabel(label, rotation=0, ha="right", va="center", fontsize=8)
     axes.set_xticks([])
     axes.set_yticks([])

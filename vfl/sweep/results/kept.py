@@ -19,24 +19,36 @@ MADE_BY = ("versions", "machine")
 """What a row says of its making; a sweep's results say it once for all of theirs."""
 
 
-def keep_results(sweep: Path, files: Path, kept: Path) -> Path:
-    """Keep a sweep's rows of an experiment, where they are as its file has it, beside those kept before."""
+def keep_results(sweep: Path, files: Path, kept: Path) -> list[Path]:
+    """Keep a sweep's rows beside those kept before, in every experiment that has a cell of the same config."""
     source = sweep / "results.json"
     tree = read_results(source)
-    name = tree["sweep"]
-    if name not in sizes(files):
+    return [_keep(plan, tree, kept / f"{plan.name}.json") for plan in plans_of(tree, files, source)]
+
+
+def plans_of(tree: dict[str, Any], files: Path, source: Path) -> list[Plan]:
+    """Return the sweep's own experiment, and those of the same size that have a cell of one of its configs.
+
+    The paper's tables share runs: CAFE with 4 workers and batches of 40 is a cell of five of them.
+    """
+    name, known = tree["sweep"], sizes(files)
+    if name not in known:
         raise UserError(f"{source}: is of {name!r}, which is no experiment in {files} in one of its sizes")
-    path, size = sizes(files)[name]
-    plan = load_plan(path, size=size)
-    target = kept / f"{name}.json"
-    rows = fitting(plan, read_results(target)) if target.exists() else {}
-    new = fitting(plan, tree)
-    if not new:
+    path, size = known.pop(name)
+    own = load_plan(path, size=size)
+    ours = tree | {"rows": [*fitting(own, tree).values()]}
+    if not ours["rows"]:
         raise UserError(f"{source}: none of its cells has the config that {path} gives it now; run the sweep again")
-    for cell, row in new.items():
+    others = [load_plan(other, size=size) for other, of in known.values() if of == size]
+    return [own, *(plan for plan in others if fitting(plan, ours))]
+
+
+def _keep(plan: Plan, tree: dict[str, Any], target: Path) -> Path:
+    rows = fitting(plan, read_results(target)) if target.exists() else {}
+    for cell, row in fitting(plan, tree).items():
         if not row["error"] or cell not in rows or rows[cell]["error"]:  # a failure does not replace a result
             rows[cell] = row
-    text = json.dumps({"sweep": name, "rows": list(rows.values())}, indent=1, allow_nan=False) + "\n"
+    text = json.dumps({"sweep": plan.name, "rows": list(rows.values())}, indent=1, allow_nan=False) + "\n"
     write_text(target, text)
     return target
 
@@ -98,13 +110,15 @@ def rows_of(plan: Plan, tree: dict[str, Any]) -> Rows:
 
 
 def fitting(plan: Plan, tree: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the rows of cells whose configs are still those of the file; others count as not run."""
-    rows = {row["cell"]: row for row in tree["rows"]}
-    return {
-        cell.name: rows[cell.name]
-        for cell in plan.cells
-        if cell.name in rows and _config_of(rows[cell.name]) == cell.config
-    }
+    """Return for each cell the row of its config, whatever it was called then; a cell without one counts as not run."""
+    rows = sorted(tree["rows"], key=lambda row: bool(row["error"]))  # of two with one config that which has a result
+    made = [(config, row) for row in rows if (config := _config_of(row)) is not None]
+    fits: dict[str, dict[str, Any]] = {}
+    for cell in plan.cells:
+        row = next((row for config, row in made if config == cell.config), None)
+        if row is not None:
+            fits[cell.name] = {**row, "cell": cell.name, "axes": cell.values}
+    return fits
 
 
 def _config_of(row: dict[str, Any]) -> RunConfig | None:

@@ -147,8 +147,9 @@ def _beside(plan: Plan, rows: Rows, shows: Mapping[str, Sequence[str]]) -> list[
     grid = [[slices.row_axis, *(slices.columns[at] for at in columns)]]
     for line, error in zip(slices.lines, errors.lines, strict=True):
         pairs = [(line.entries[at], error.entries[at]) for at in columns]
-        grid.append([line.name, *(_pair(*pair) for pair in pairs)])
-    if not any(line.entries[at].value is not None for line in slices.lines for at in columns):
+        if any(place.value is not None for place, _ in pairs):
+            grid.append([line.name, *(_pair(*pair) for pair in pairs)])
+    if len(grid) == 1:
         return []
     return ["The same runs, PSNR of slices each on its own (dB), and MSE:\n", as_markdown(grid) + "\n"]
 

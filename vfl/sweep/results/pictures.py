@@ -109,7 +109,7 @@ def _label(axes: Axes, name: str, table: Table) -> None:
     axes.spines[:].set_visible(False)
 
 
-def curves_of(table: Table) -> dict[str, dict[str, Points]]:
+def panels_of(table: Table) -> dict[str, dict[str, Points]]:
     """Return the points by panel (the other axes of the rows) and column; a column without a value has none."""
     assert table.along is not None
     panels: dict[str, dict[str, Points]] = {}
@@ -139,7 +139,7 @@ def save_curves(path: Path, name: str, table: Table) -> None:
     """Write a PNG file, a panel for each choice of the other axes of the rows; a table without `along` has none."""
     if table.along is None or not table.lines:
         return
-    panels, levels = curves_of(table), levels_of(table)
+    panels, levels = panels_of(table), levels_of(table)
     figure = Figure(figsize=(1.5 + 4.4 * len(panels), 4.2), dpi=150, layout="constrained")
     sides = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
     for axes, (title, curves) in zip(sides, panels.items(), strict=True):

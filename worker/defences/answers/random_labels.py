@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from vfl.config.places import Place
+from vfl.errors import UserError
 from worker.defences import Defence, Swapped, defences
 from worker.keys import Draws
 
@@ -22,6 +23,11 @@ class RandomLabels(Defence):
 
     places: ClassVar[frozenset[Place]] = frozenset({"answers"})
     epsilon: float = Field(1.0, gt=0, le=50, description="what all answers together may tell of one label, at the most")
+
+    def check(self, classes: int) -> None:
+        """Refuse numbers, which are no classes."""
+        if classes < 2:
+            raise UserError("defence.answers: random_labels is for classes, and here a number is predicted")
 
     def labels(self, labels: Tensor, classes: int, draws: Draws) -> Tensor:
         """Return the labels that are learned."""

@@ -1,0 +1,71 @@
+"""`cafe audit` in real processes: one recording, attacks from every seat, and the reports."""
+
+import json
+
+import pytest
+import yaml
+
+from tests.bank import bank_config, write_files
+from tests.integration.command_support import cafe
+
+ATTACKS = ("--attack", "label_clusters", "--attack", "output_inversion", "--attack", "least_squares")
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory):
+    """A federation of two parties, small enough that an audit takes seconds."""
+    folder = tmp_path_factory.mktemp("bank")
+    config = bank_config(
+        write_files(folder, 60), federation={"workers": 2, "batch_size": 6, "epochs": 3, "label_holder": 1}
+    )
+    (folder / "bank.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def audited(bank):
+    """An audit of it by three attacks, without defences."""
+    out = bank / "out"
+    asked = ["--budget", "5m", "--defence", "none", "--fail-if", "labels > 0.6", "--out", out]
+    done = cafe("audit", bank / "bank.yaml", *ATTACKS, *asked)
+    return done, out
+
+
+def test_an_audit_says_who_learns_what_and_fails_the_pipeline(audited):
+    done, out = audited
+    assert done.returncode == 1
+    assert "cafe: --fail-if labels > 0.6: it is 1 " in done.stderr
+    assert "Traceback" not in done.stderr
+    found = json.loads((out / "audit.json").read_text(encoding="utf-8"))
+    worker, coalition = {"worker": 0}, ["coordinator", "label_holder"]
+    labels = next(one for one in found["findings"] if one["what"] == "labels")
+    assert (labels["adversary"], labels["target"], labels["attack"]) == (worker, "worker 1", "label_clusters")
+    assert labels["leaked"] == 1.0 > labels["guess"]
+    columns = next(one for one in found["findings"] if one["what"] == "columns")
+    assert (columns["adversary"], columns["target"]) == (coalition, "worker 0")
+    assert columns["leaked"] > 0.9
+    refused = next(one for one in found["attempts"] if one["attack"] == "least_squares")
+    assert refused["outcome"] == "refused"
+    assert "frozen parameters" in refused["sentence"]
+    for name in ("audit.html", "audit.pdf"):
+        assert (out / name).stat().st_size > 5000
+    assert (out / columns["evidence"] / "report.html").exists()
+    rows = found["examples"][0]["rows"]
+    assert len(rows) == 5
+    assert sum(row["real"] == row["found"] for row in rows) >= 4
+
+
+def test_what_an_audit_recorded_is_audited_again_as_transcripts(audited, tmp_path):
+    _, first = audited
+    done = cafe("audit", first / "record", *ATTACKS[:2], "--budget", "2m", "--out", tmp_path / "again")
+    assert done.returncode == 0, done.stderr
+    before, again = (json.loads((out / "audit.json").read_text()) for out in (first, tmp_path / "again"))
+    labels = [[one for one in found["findings"] if one["what"] == "labels"] for found in (before, again)]
+    assert labels[0] == labels[1]
+
+
+def test_a_wrong_option_ends_with_a_sentence(bank, tmp_path):
+    done = cafe("audit", bank / "bank.yaml", "--attack", "exakt", "--out", tmp_path)
+    assert done.returncode == 2
+    assert "exakt" in done.stderr.splitlines()[-1]
+    assert json.loads(cafe("audit", "--schema").stdout)["title"] == "Audit"

@@ -1,0 +1,218 @@
+"""Networks, targets and optimisers as people have them: training is the plain loop's, and what leaks is found."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from server.schedule import batches
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
+
+import vfl
+from tests.bank import bank_config, write_files
+from vfl.config import parse_config
+from vfl.datasets.slices import boxes_of, load_data
+from vfl.models.whole import WholeModel, whole_model
+from vfl.optimisers.training import Augment
+from vfl.seeds import seeded
+from worker.augment import augmented
+
+ROUNDS = 12
+ADAM = {"optimizer": "adam", "lr": 1e-3}
+CANCER, DIABETES = {"name": "breast_cancer", "samples": 40}, {"name": "diabetes", "samples": 40}
+
+
+def positive_weight(logits: Tensor, y: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(logits[:, 0], y.float(), pos_weight=torch.tensor(5.0))
+
+
+def adam(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+def dropped(shape: tuple[int, ...]) -> nn.Module:
+    """Dropout after the first layer."""
+    return nn.Sequential(nn.Linear(shape[0], 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 4))
+
+
+def normed(shape: tuple[int, ...]) -> nn.Module:
+    """Batch norm after the first layer, in training mode."""
+    return nn.Sequential(nn.Linear(shape[0], 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+
+
+SETTINGS: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "one logit": (
+        {"data": CANCER, "training": {**ADAM, "loss": "binary"}},
+        lambda logits, y: binary_cross_entropy_with_logits(logits[:, 0], y.float()),
+        adam,
+    ),
+    "one logit, a class that counts five times": (
+        {"data": CANCER, "training": {**ADAM, "loss": "binary", "class_weights": [1, 5]}},
+        positive_weight,
+        adam,
+    ),
+    "class weights": (
+        {"data": CANCER, "training": {**ADAM, "class_weights": [1, 5]}},
+        lambda logits, y: cross_entropy(logits, y, weight=torch.tensor([1.0, 5.0])),
+        adam,
+    ),
+    "a number to predict": (
+        {"data": DIABETES, "training": {**ADAM, "loss": "squared"}},
+        lambda logits, y: mse_loss(logits[:, 0], y),
+        adam,
+    ),
+    "dropout": ({"data": CANCER, "model": {"name": f"{__name__}:dropped"}, "training": ADAM}, cross_entropy, adam),
+    "batch norm in training mode": (
+        {"data": CANCER, "model": {"name": f"{__name__}:normed"}, "training": ADAM},
+        cross_entropy,
+        adam,
+    ),
+    "augmentation": ({"data": CANCER, "training": {**ADAM, "augment": {"noise": 0.1}}}, cross_entropy, adam),
+    "accumulated gradients": ({"data": CANCER, "training": {**ADAM, "accumulate": 3}}, cross_entropy, adam),
+    "local steps": (
+        {"data": CANCER, "training": {**ADAM, "local_steps": 3, "local_lr": 0.05}},
+        cross_entropy,
+        adam,
+    ),
+    "embeddings": (
+        {"data": CANCER, "model": {"name": "embedded", "numbers": 5}, "training": ADAM},
+        cross_entropy,
+        adam,
+    ),
+    "AdamW with warm-up": (
+        {
+            "data": CANCER,
+            "training": {"optimizer": "adamw", "lr": 2e-3, "weight_decay": 0.1, "schedule": {"warmup_epochs": 2}},
+        },
+        cross_entropy,
+        lambda parameters: torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.1),
+    ),
+}
+
+
+def rate_of(step: int, name: str, lr: float) -> float:
+    return lr * min(1.0, (step + 1) / 10) if "warm-up" in name else lr  # two epochs of five rounds
+
+
+def gradients_of(model: WholeModel, slices: list[Tensor], loss_of: Any, *, steps: int, lr: float) -> float:
+    """Give each parameter the mean gradient of some local steps, at stale gradients of the outputs."""
+    z = [bottom(part).detach().requires_grad_() for bottom, part in zip(model.bottoms, slices, strict=True)]
+    loss = loss_of(model.top(torch.cat(z, dim=1)))
+    back = torch.autograd.grad(loss, z)
+    parts = [
+        *(
+            (bottom, lambda own, x=x, g=g: (own(x) * g).sum())
+            for bottom, x, g in zip(model.bottoms, slices, back, strict=True)
+        ),
+        (model.top, lambda own: loss_of(own(torch.cat(z, dim=1).detach()))),
+    ]
+    for part, objective in parts:
+        own = copy.deepcopy(part)
+        descent = torch.optim.SGD(own.parameters(), lr=lr)
+        for _ in range(steps):
+            descent.zero_grad()
+            objective(own).backward()
+            for parameter, moved in zip(part.parameters(), own.parameters(), strict=True):
+                mean = moved.grad / steps
+                parameter.grad = mean if parameter.grad is None else parameter.grad + mean
+            descent.step()
+    return loss.item()
+
+
+def plain_round(model: WholeModel, slices: list[Tensor], loss_of: Any, step: int, training: Any) -> float:
+    """Back-propagate one batch, with what is drawn at random drawn as the workers do."""
+    z = []
+    for worker, (bottom, part) in enumerate(zip(model.bottoms, slices, strict=True)):
+        with seeded(1, f"worker {worker}", step + 1):
+            changed = augmented(part, Augment(**training.get("augment", {})))
+            z.append(bottom(changed))
+    loss = loss_of(model.top(torch.cat(z, dim=1)))
+    (loss / training.get("accumulate", 1)).backward()
+    return loss.item()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_training_is_what_a_plain_loop_does(name):
+    changes, loss_of, optimiser_of = SETTINGS[name]
+    tree = {
+        "seed": 1,
+        "federation": {"workers": 2, "batch_size": 8, "rounds": ROUNDS},
+        "model": {"name": "mlp", "hidden": [16], "output": 4},
+        **changes,
+    }
+    config, training = parse_config(tree, "the test"), changes["training"]
+    data = load_data(config)
+    boxes = boxes_of(data, config)
+    outputs = 1 if "loss" in training else data.classes
+    model = whole_model(config.model, [box.shape for box in boxes], outputs, config.seed)
+    optimiser, losses = optimiser_of(model.parameters()), []
+    for step, rows in enumerate(batches("epochs", len(data.x), 8, ROUNDS, seed=config.seed)):
+        slices = [box.cut(data.x)[rows] for box in boxes]
+
+        def of_batch(logits: Tensor, rows: Tensor = rows) -> Tensor:
+            return loss_of(logits, data.y[rows])
+
+        if name == "local steps":
+            losses.append(gradients_of(model, slices, of_batch, steps=3, lr=0.05))
+        else:
+            losses.append(plain_round(model, slices, of_batch, step, training))
+        optimiser.param_groups[0]["lr"] = rate_of(step, name, config.training.lr)
+        if (step + 1) % training.get("accumulate", 1) == 0:
+            optimiser.step()
+            optimiser.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        tested = float(loss_of(model([box.cut(data.x_test) for box in boxes]), data.y_test))
+
+    found = vfl.simulate(tree).summary["train"]
+    assert losses[-1] != pytest.approx(losses[0], rel=1e-2)
+    assert found["losses"] == pytest.approx(losses, rel=1e-5)
+    if name != "class weights":  # torch divides by the weights of all test samples, parties count samples
+        assert found["test_loss"] == pytest.approx(tested, rel=1e-5)
+    assert (found["test_accuracy"] is None) == (name == "a number to predict")
+
+
+def attacked(tmp_path, customers: int = 60, **changes: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The bank and the shop, as they train in batches of four; what the coordinator's attack came to."""
+    config = bank_config(write_files(tmp_path, customers))
+    for key, value in changes.items():
+        config[key] = value if key == "model" else {**config[key], **value}
+    done = vfl.simulate(config)
+    return done.summary["attack"], done.arrays
+
+
+@pytest.mark.parametrize(
+    "training", [{"loss": "binary"}, {"loss": "binary", "class_weights": [1, 4]}, {"class_weights": [1, 4]}]
+)
+def test_rows_and_labels_leak_whatever_the_classes_weigh(tmp_path, training):
+    attack, _ = attacked(tmp_path, training=training)
+    assert attack["share_exact"] > 0.85
+    assert attack["labels"]["right"] > 0.95 > 0.7 > attack["labels"]["guess"]
+    assert attack["certified"] > 50
+
+
+def test_numbers_that_are_predicted_leak_in_their_own_units(tmp_path):
+    attack, arrays = attacked(tmp_path, training={"loss": "squared"}, data={"label": "basket"})
+    assert attack["share_exact"] > 0.85
+    assert attack["labels"]["right"] > 0.85 > 0.2 > attack["labels"]["guess"]
+    assert attack["label_r2"] > 0.95
+    right = arrays["certified"]
+    assert right.sum() > 50
+    assert arrays["targets"][right] == pytest.approx(arrays["targets_true"][right], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model": {"name": f"{__name__}:dropped"}},
+        {"training": {"accumulate": 4}},
+        {"training": {"local_steps": 4, "local_lr": 0.01}},
+        {"training": {"optimizer": "adamw", "schedule": {"warmup_epochs": 1}}},
+    ],
+    ids=["dropout", "accumulated gradients", "local steps", "AdamW with warm-up"],
+)
+def test_a_first_layer_that_sees_rows_gives_them_away_however_they_are_trained_on(tmp_path, changes):
+    attack, _ = attacked(tmp_path, **changes)
+    assert attack["share_exact"] > 0.9
+    assert attack["labels"]["right"] > 0.9 > 0.7 > attack["labels"]["guess"]

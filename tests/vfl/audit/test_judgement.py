@@ -1,0 +1,94 @@
+"""What an audit says of attempts: who learns what, who held against whom, and what shows nothing."""
+
+import pytest
+
+from tests.vfl.audit.made import attempt, finding, made_audit
+from vfl.audit.budget import Budget, seconds_of
+from vfl.audit.conditions import Condition
+from vfl.audit.document import chapters, texts
+from vfl.audit.document.page import audit_page
+from vfl.audit.judgement import conclude
+from vfl.errors import UserError
+from vfl.seats import COORDINATOR, Seat
+
+SEATS = [(COORDINATOR,), (Seat("worker", 0),)]
+
+
+def test_a_seat_that_learned_no_more_than_a_guess_names_the_attacks_it_held_against():
+    held = attempt(finding(state="guess", beyond=0.0), adversary={"worker": 0}, attack="label_norm")
+    found = conclude(made_audit(attempt(finding()), held), SEATS)
+    assert found.sentences[1].startswith("Worker 0: no more than a guess. Held against label_norm,")
+    assert found.verdict == "leaked"
+    assert found.headline.startswith("The coordinator: 90 of 100 labels of worker 1")
+
+
+@pytest.mark.parametrize("outcome", ["refused", "out of time", "failed", "not run"])
+def test_an_attack_without_a_result_is_never_called_held(outcome):
+    silent = attempt(outcome=outcome, sentence="It says nothing about safety.")
+    found = conclude(made_audit(silent), SEATS)
+    assert found.verdict == "open"
+    assert "this audit shows nothing" in found.headline
+    assert all("eld against" not in sentence for sentence in found.sentences)
+    assert found.untested[0].what == "exact, from the coordinator"
+    said = [text for chapter in chapters(found) if chapter.key == "matrix" for text in texts(chapter.blocks)]
+    assert outcome in said
+    assert not any(text.startswith("held") for text in said)
+
+
+def test_whole_rows_stand_for_their_columns_in_the_sentence():
+    rows = finding(what="rows", learned="all 9 whole rows of worker 0")
+    columns = finding(what="columns", learned="all 4 columns of worker 0", target="worker 0")
+    found = conclude(made_audit(attempt(rows, columns)), SEATS[:1])
+    assert found.sentences == ["The coordinator: all 9 whole rows of worker 0; after 6 rounds, by exact."]
+
+
+def test_the_worst_finding_comes_first_and_those_under_defences_last():
+    weak, strong = finding(state="partly", beyond=0.2), finding(beyond=0.9)
+    defended = finding(beyond=1.0, defence="noise")
+    found = conclude(made_audit(attempt(weak), attempt(strong), attempt(defended, defence="noise")), SEATS)
+    assert [one.beyond for one in found.findings] == [0.9, 0.2, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "fails"),
+    [
+        ("labels > 0.6", True),
+        ("labels > 0.95", False),
+        ("labels.beyond >= 0.8", True),
+        ("anything > 0.85", False),
+        ("columns > 0.1", True),  # nothing was shown of columns: that is no pass
+    ],
+)
+def test_a_pipeline_s_condition(text, fails):
+    found = conclude(made_audit(attempt(finding(), finding(beyond=1.0, leaked=1.0, defence="noise"))), SEATS)
+    assert bool(Condition.read(text).failure(found)) is fails
+
+
+@pytest.mark.parametrize("text", ["labels", "labels < 0.6", "faces > 0.5", "labels > much"])
+def test_a_condition_that_cannot_be_read_ends_with_a_sentence(text):
+    with pytest.raises(UserError, match=r"--fail-if .*expected such as"):
+        Condition.read(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("1h30m", 5400), ("0.5h", 1800)])
+def test_a_budget_is_read(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "15", "soon", "-3m", "0s"])
+def test_a_budget_that_is_none_ends_with_a_sentence(text):
+    with pytest.raises(UserError, match="--budget"):
+        seconds_of(text)
+
+
+def test_no_attempt_begins_when_the_budget_is_used_up():
+    assert Budget(100.0, spent=95.0).share(3) == 0.0
+    assert 15.0 <= Budget(100.0).share(50) <= 20.0
+
+
+def test_the_page_says_what_the_document_says_and_takes_nothing_for_markup():
+    evil = finding(learned="<script>alert(1)</script>")
+    page = audit_page(conclude(made_audit(attempt(evil)), SEATS))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert "What was not tested, and why" in page

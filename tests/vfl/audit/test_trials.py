@@ -1,0 +1,150 @@
+"""Which defences are tried, which is recommended, and what is said where none holds."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.vfl.audit.made import attempt, finding, made_audit
+from vfl.audit.budget import Budget
+from vfl.audit.course import Run, Wanted
+from vfl.audit.defences import all_candidates, named_candidate, place_of, together, told_attackers, with_candidate
+from vfl.audit.plan import Planned, all_seats, plan_attacks
+from vfl.audit.schema import Training, Trial
+from vfl.audit.trials import Defending, recommend, worst_attackers
+from vfl.config import parse_config
+from vfl.config.places import PLACES
+from vfl.observation import Setting
+from vfl.partition import partition
+from vfl.registry import PluginSection
+from vfl.seats import COORDINATOR, Seat
+from worker.defences import defences
+
+WORKER = Seat("worker", 0)
+CONFIG = {
+    "data": {"name": "breast_cancer"},
+    "federation": {"workers": 2, "batch_size": 8, "epochs": 2, "label_holder": 1},
+    "model": {"name": "mlp", "hidden": [16]},
+    "training": {"optimizer": "adam", "lr": 0.001},
+}
+ATTACKERS = {
+    "uploads": [Planned((COORDINATOR,), PluginSection(name="exact"))],
+    "answers": [Planned((WORKER,), PluginSection(name="label_clusters"))],
+}
+
+
+def config(**changes):
+    return parse_config(CONFIG | changes, "the test's config")
+
+
+def setting(of):
+    return Setting.of(of, partition((30,), 2), 2, 100)
+
+
+def run_of(*attempts, trials=()):
+    audit = made_audit(*attempts, trials=list(trials), training={"rounds": 6, "accuracy": 0.95, "bytes": 100})
+    return Run(Path("nowhere"), audit, Budget(60.0), Wanted(60.0), stop=threading.Event())
+
+
+def trial(name, accuracy, held=(), broken=(), undecided=()):
+    worst = 0.9 if broken else 0.01
+    training = Training(rounds=6, accuracy=accuracy, bytes=110)
+    lists = {"held_against": list(held), "broken_by": list(broken), "undecided": list(undecided)}
+    return Trial(defence=name, outcome="done", training=training, worst=worst, **lists)
+
+
+def recommended(*trials):
+    return recommend(run_of(trials=trials), Defending(config(), ATTACKERS, 6))
+
+
+BOTH = [one.name for own in ATTACKERS.values() for one in own]
+
+
+def test_the_cheapest_defence_that_holds_against_all_is_recommended_with_its_price():
+    found = recommended(
+        trial("a", 0.7, BOTH), trial("b", 0.9, BOTH), trial("c", 0.94, BOTH[:1]), trial("d", 0.95, BOTH[:1], BOTH[1:])
+    )
+    assert found.defence == "b"
+    assert "accuracy 90.0% instead of 95.0%" in found.sentence
+    assert "+10% on the wire" in found.sentence
+    assert all(name in found.sentence for name in BOTH)
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_where_none_holds_against_all_the_audit_says_so(broken):
+    other = {"broken": BOTH[1:]} if broken else {"undecided": BOTH[1:]}
+    found = recommended(trial("a", 0.9, BOTH[:1], **other))
+    assert found.defence is None
+    assert found.sentence.startswith("None of the 1 defences that were tried keeps every seat below the limit of 0.1.")
+    assert "The coordinator, exact: held by a." in found.sentence
+
+
+def test_only_attackers_above_the_limit_are_met_and_each_seat_s_worst():
+    attempts = [
+        attempt(finding(beyond=0.9)),
+        attempt(finding(beyond=1.0, defence="noise"), attack="theory", defence="noise"),
+        attempt(finding(beyond=0.3, state="partly"), attack="theory"),
+        attempt(
+            finding(adversary={"worker": 0}, beyond=0.05, state="partly"), adversary={"worker": 0}, attack="label_norm"
+        ),
+    ]
+    plans = [Planned((COORDINATOR,), PluginSection(name=name)) for name in ("exact", "theory")]
+    plans.append(Planned((WORKER,), PluginSection(name="label_norm")))
+    assert worst_attackers(run_of(*attempts), plans) == {"uploads": plans[:1]}
+
+
+def test_every_defence_is_tried_where_it_can_act_and_a_seat_learned_too_much():
+    every = all_candidates(PLACES)
+    tried = {(place, one.section[place]["name"]) for one in every for place in one.places}
+    able = {(place, name) for name in defences.names() if name != "none" for place in defences.find(name).places}
+    assert tried == able
+    for one in every:
+        config(defence=with_candidate(config(), one))
+    assert {one.places for one in all_candidates(["answers"])} == {("answers",)}
+
+
+def test_defences_of_several_places_are_put_together_beside_the_config_s_own():
+    both = together([named_candidate("noise"), named_candidate({"answers": {"name": "marvell"}})])
+    assert both.label == "noise on uploads and marvell on answers"
+    own = config(defence={"outputs": {"name": "clip"}})
+    assert list(with_candidate(own, both)) == ["outputs", "uploads", "answers"]
+    against = Defending(own, ATTACKERS | {"outputs": [Planned((COORDINATOR,), PluginSection(name="x"))]}, 6)
+    assert [one.name for one in against.against(both)] == BOTH
+
+
+def test_a_defence_must_act_where_an_attack_looked():
+    coalition = (COORDINATOR, Seat("label_holder", 1))
+    assert place_of(coalition, ["indices", "outputs", "parameters"]) == "outputs"
+    assert place_of((COORDINATOR,), ["gradients"]) == "uploads"
+    assert place_of((WORKER,), ["in its own words"]) == "answers"
+
+
+def test_an_attacker_that_knows_of_the_defence_is_among_them_or_it_is_said_why_not():
+    still = config(training={"lr": 0.0}, federation=CONFIG["federation"] | {"epochs": 40})
+    planned, why = told_attackers(named_candidate({"name": "prune", "keep": 0.1}), setting(still))
+    assert [one.section.options for one in planned] == [{"told": {"name": "prune"}}]
+    assert why == ""
+    planned, why = told_attackers(named_candidate("prune"), setting(config()))
+    assert planned == []
+    assert "averaging (told: prune), cannot run here: it needs frozen parameters" in why
+    planned, why = told_attackers(named_candidate({"answers": {"name": "marvell"}}), setting(config()))
+    assert why == "no attack here can be told of marvell"
+
+
+def test_every_attack_is_planned_from_every_seat_that_it_can_be_played_from():
+    own = config()
+    seats = all_seats(own.topology)
+    assert seats == (COORDINATOR, WORKER, Seat("label_holder", 1))
+    known = setting(own)
+    settings = {seat: known if seat == COORDINATOR else _at(seat, known, own) for seat in seats}
+    planned = plan_attacks(settings, own)
+    assert planned[0].name == "the coordinator, exact"
+    names = {one.name for one in planned}
+    assert {"worker 0, label_clusters", "the coordinator and the label holder, output_inversion"} <= names
+    assert not any("none" in name for name in names)
+    refused = next(one for one in planned if one.section.name == "least_squares")
+    assert "frozen parameters" in refused.refusal
+
+
+def _at(seat, known, own):
+    return Setting.at(own, seat, known.boxes[seat.worker], 2, samples=100)

@@ -1,0 +1,50 @@
+"""An audit's budget: so much time in all, divided among what is still to be done."""
+
+import re
+import time
+from dataclasses import dataclass, field
+
+from vfl.errors import UserError
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_TIME = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?")
+_UNITS = (3600.0, 60.0, 1.0)
+LEAST_SECONDS = 15.0
+"""An attack's process takes some seconds to start: with less than this it would only be refused its time."""
+PATIENCE = 3.0
+"""How many equal shares of what is left an attempt may take; most end long before their share is over."""
+
+
+def seconds_of(text: str) -> float:
+    """Read 90s, 15m, 1h or 1h30m."""
+    parts = _TIME.fullmatch(text.strip())
+    found = sum(float(part) * unit for part, unit in zip(parts.groups(), _UNITS, strict=True) if part) if parts else 0.0
+    if not found:
+        raise UserError(f"--budget {text}: expected a time such as 90s, 15m or 1h30m")
+    return found
+
+
+@dataclass(frozen=True)
+class Budget:
+    """When an audit began, and how long it may take."""
+
+    seconds: float
+    spent: float = 0.0
+    """Before this process began: an audit that is resumed goes on with what is left."""
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def used(self) -> float:
+        """Return how much of it is gone."""
+        return self.spent + time.monotonic() - self.began
+
+    def left(self, until: float = 1.0) -> float:
+        """Return how many seconds are left until so great a share of the whole is gone."""
+        return until * self.seconds - self.used
+
+    def share(self, attempts: int, *, until: float = 1.0, at_once: int = 1) -> float:
+        """Return how long the next of so many attempts may take, 0 if there is no time for it."""
+        left = self.left(until)
+        if left < LEAST_SECONDS:
+            return 0.0
+        return min(left, max(LEAST_SECONDS, PATIENCE * at_once * left / max(1, attempts)))

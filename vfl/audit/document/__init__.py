@@ -1,0 +1,281 @@
+"""An audit as a document: sections of paragraphs, tables and facts, which the page and the PDF show alike."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from vfl.audit.document import auditor
+from vfl.audit.judgement import attacker, who
+from vfl.audit.schema import Attempt, Audit, State, Trial
+from vfl.folder.words import size
+
+LABELS: dict[State, str] = {"leaked": "leaked", "partly": "partly leaked", "guess": "held", "open": "nothing shown"}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A place of a table: its text, the state that colours it, and the report that it leads to."""
+
+    text: str
+    state: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table; the first entry of a line names it."""
+
+    head: tuple[str, ...]
+    lines: tuple[tuple[Entry, ...], ...]
+    title: str = ""
+    widths: tuple[float, ...] = ()
+    """How wide the columns are on paper, beside each other; all alike by default."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Things with a name each."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Words:
+    """Sentences, a line each."""
+
+    lines: tuple[str, ...]
+    marked: bool = False
+    """Whether they are a list."""
+
+
+Block = Grid | Facts | Words
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A section of the document."""
+
+    key: str
+    title: str
+    lead: str = ""
+    blocks: tuple[Block, ...] = field(default=())
+
+
+def chapters(audit: Audit) -> list[Chapter]:
+    """Return the sections in the order of what people ask first; those that have nothing to say are left out."""
+    made = [
+        _verdict(audit),
+        _recommendation(audit),
+        _rows(audit),
+        _columns(audit),
+        _matrix(audit),
+        _prices(audit),
+        _basis(audit),
+        _untested(audit),
+        _worth(),
+        auditor_chapter(audit),
+        _again(audit),
+    ]
+    return [one for one in made if one.blocks]
+
+
+def _verdict(audit: Audit) -> Chapter:
+    lead = (
+        "Every sentence here was checked against the truth, which a simulation has. Attacks are called by their names."
+    )
+    return Chapter("verdict", "Who learns what of whom", lead, (Words(tuple(audit.sentences), marked=True),))
+
+
+def _recommendation(audit: Audit) -> Chapter:
+    sentence = audit.recommendation.sentence
+    return Chapter("defence", "What stops it", "", (Words((sentence,)),) if sentence else ())
+
+
+def _rows(audit: Audit) -> Chapter:
+    blocks = []
+    for shown in audit.examples:
+        lines = []
+        for row in shown.rows:
+            lines.append((Entry(row.name), Entry("real"), *map(Entry, row.real)))
+            found = zip(row.found, row.real, strict=True)
+            lines.append(
+                (Entry(""), Entry("rebuilt"), *(Entry(one, "" if one == real else "wrong") for one, real in found))
+            )
+        title = f"{shown.adversary}, by {shown.attack}"
+        widths = (1.0, 0.8, *(1.0 for _ in shown.columns))
+        blocks.append(Grid(("row", "", *shown.columns), tuple(lines), title, widths))
+    lead = "Real, and as the adversary rebuilt it from what it was sent. In their own units; what differs is marked."
+    return Chapter("rows", "Rows, side by side", lead, tuple(blocks))
+
+
+def _columns(audit: Audit) -> Chapter:
+    lines = tuple(
+        (
+            Entry(one.name),
+            Entry(one.holder),
+            Entry(f"{one.right:.1%}"),
+            Entry(f"{one.guess:.1%}"),
+            Entry("–" if one.error is None else f"{one.error:.3g}"),
+        )
+        for one in audit.columns
+    )
+    lead = (
+        "Of the worst attack on each party's columns. Right: categories; numbers to a thousandth of their range, or to "
+        "a twentieth where that says more. Off by: half of the numbers are no further off, in the column's own unit."
+    )
+    head = ("column", "held by", "right", "a guess", "off by")
+    return Chapter("columns", "Column by column", lead, (Grid(head, lines, "", (2, 1, 1, 1, 1)),) if lines else ())
+
+
+def _matrix(audit: Audit) -> Chapter:
+    """Return seat and attack by defence."""
+    defences = list(dict.fromkeys(one.defence for one in audit.attempts))
+    rows: dict[str, dict[str, Attempt]] = {}
+    for one in audit.attempts:
+        rows.setdefault(attacker(one), {})[one.defence] = one
+    lines = []
+    for name, by_defence in rows.items():
+        entries = [_place(by_defence.get(defence)) for defence in defences]
+        lines.append((Entry(name), *entries))
+    lead = (
+        "Each place is one attack from one seat; it leads to the report that shows it. The number is how much is known "
+        "of what a guess leaves open: 0 is a guess, 1 is all. Held means: against this attack, from this seat, and no "
+        "other."
+    )
+    blocks = []
+    for first in range(0, len(defences), MOST_DEFENCES):
+        part = slice(1 + first, 1 + first + MOST_DEFENCES)
+        there = tuple((line[0], *line[part]) for line in lines if any(entry.text for entry in line[part]))
+        if there:
+            head = ("seat and attack", *defences[first : first + MOST_DEFENCES])
+            blocks.append(Grid(head, there, "", (2.4, *(1.0 for _ in head[1:]))))
+    return Chapter("matrix", "Every seat, attack and defence", lead, tuple(blocks))
+
+
+MOST_DEFENCES = 6
+"""So many columns of the matrix are beside each other; more go below."""
+
+
+def _place(attempt: Attempt | None) -> Entry:
+    if attempt is None:
+        return Entry("")
+    link = f"{attempt.folder}/report.html" if attempt.folder and attempt.outcome == "done" else ""
+    if attempt.outcome != "done":
+        return Entry(attempt.outcome, "open", link)
+    if not attempt.findings:
+        return Entry("not scored", "open", link)
+    most = max(one.beyond for one in attempt.findings)
+    return Entry(f"{LABELS[attempt.state]} {most:.2f}", attempt.state, link)
+
+
+def _prices(audit: Audit) -> Chapter:
+    if not audit.trials:
+        return Chapter("prices", "")
+    base = audit.training
+    none = (Entry("as it is"), Entry(""), *_price(base.loss, base.accuracy, base.seconds, base.bytes), Entry(""))
+    lines = [none, *(_trial(one, audit) for one in audit.trials)]
+    lead = (
+        f"Each defence was run for real, with the same seed and {base.rounds} rounds. Known at most: of what a guess "
+        f"leaves open, by the worst of the attackers it met; the limit is {audit.limit:g}."
+    )
+    head = ("defence", "known at most", "loss", "accuracy", "time", "on the wire", "attackers")
+    return Chapter(
+        "prices", "Defences and their prices", lead, (Grid(head, tuple(lines), "", (2, 0.8, 0.7, 0.8, 0.7, 0.9, 3)),)
+    )
+
+
+def _trial(trial: Trial, audit: Audit) -> tuple[Entry, ...]:
+    trained = trial.training
+    prices = (
+        _price(trained.loss, trained.accuracy, trained.seconds, trained.bytes) if trained.rounds else (Entry("–"),) * 4
+    )
+    if trial.outcome != "done":
+        return Entry(trial.defence), Entry(trial.outcome, "open"), *prices, Entry(trial.sentence)
+    state = "open" if trial.worst is None else "guess" if trial.worst <= audit.limit else "partly"
+    state = "leaked" if trial.worst is not None and trial.worst >= 0.5 else state
+    known = "–" if trial.worst is None else f"{trial.worst:.2f}"
+    said = [f"held against {'; '.join(trial.held_against)}" if trial.held_against else ""]
+    said += [f"broken by {'; '.join(trial.broken_by)}" if trial.broken_by else ""]
+    said += [f"no result: {'; '.join(trial.undecided)}" if trial.undecided else "", trial.told]
+    return Entry(trial.defence), Entry(known, state), *prices, Entry(". ".join(one for one in said if one))
+
+
+def _price(loss: float | None, accuracy: float | None, seconds: float | None, wire: int) -> tuple[Entry, ...]:
+    return (
+        Entry("–" if loss is None else f"{loss:.4g}"),
+        Entry("–" if accuracy is None else f"{accuracy:.1%}"),
+        Entry("–" if seconds is None else f"{seconds:.1f} s"),
+        Entry(size(wire) if wire else "–"),
+    )
+
+
+def _basis(audit: Audit) -> Chapter:
+    done = [one for one in audit.attempts if one.ledger]
+    lines = tuple(
+        (
+            Entry(attacker(one)),
+            Entry(one.defence),
+            Entry(one.ledger),
+            Entry("–" if one.seconds is None else f"{one.seconds:.1f} s"),
+        )
+        for one in done
+    )
+    lead = "An attack is shown what its seat sees on the wire, and nothing else. What each says that it used of that:"
+    head = ("seat and attack", "defence", "it used", "time")
+    return Chapter(
+        "basis", "What each result rests on", lead, (Grid(head, lines, "", (2, 1.2, 4, 0.6)),) if lines else ()
+    )
+
+
+def _untested(audit: Audit) -> Chapter:
+    lines = tuple((Entry(one.what), Entry(one.why)) for one in audit.untested)
+    lead = "Nothing is said of these. An attack that was refused, failed or ran out of time shows nothing."
+    return Chapter(
+        "untested", "What was not tested, and why", lead, (Grid(("what", "why"), lines, "", (1.5, 3)),) if lines else ()
+    )
+
+
+def _worth() -> Chapter:
+    return Chapter("worth", "What a negative result is worth", "", (Words(auditor.NEGATIVE, marked=True),))
+
+
+def auditor_chapter(audit: Audit) -> Chapter:
+    """Return the same in the words of those who audit."""
+    seats = list(dict.fromkeys(who(one.adversary) for one in audit.attempts))
+    lines = tuple((Entry(seat), *map(Entry, auditor.knowledge(seat, audit))) for seat in seats)
+    grid = Grid(("adversary", "knowledge", "capability"), lines, "", (1, 2.5, 1.5))
+    risks = tuple(
+        (Entry(name), Entry(state, state_key), Entry(why)) for name, state, state_key, why in auditor.risks(audit)
+    )
+    return Chapter(
+        "auditor",
+        "For the auditor",
+        auditor.LEAD,
+        (Facts(auditor.terms(audit)), grid, Grid(("risk", "here", "shown by"), risks, "", (1, 1, 3))),
+    )
+
+
+def _again(audit: Audit) -> Chapter:
+    pairs = [
+        ("command", audit.command),
+        ("config digest", f"SHA-256 {audit.digest}" if audit.digest else "of a recorded run"),
+        ("seed", "not known" if audit.seed is None else str(audit.seed)),
+        ("budget", f"{audit.budget:.0f} s, of which {audit.seconds:.0f} s were used"),
+        ("made", audit.created),
+        *((name, str(version)) for name, version in audit.versions.items()),
+    ]
+    lead = (
+        "The same versions on the same kind of machine give the same numbers, but for what workers' defences draw in "
+        "secret, and for attacks that ran out of time. audit.json holds all of this for programs, the config too."
+    )
+    return Chapter("again", "How to do it again", lead, (Facts(tuple(pairs)),))
+
+
+def texts(blocks: Sequence[Block]) -> Iterator[str]:
+    """Yield all that blocks say."""
+    for block in blocks:
+        if isinstance(block, Words):
+            yield from block.lines
+        elif isinstance(block, Facts):
+            yield from (word for pair in block.pairs for word in pair)
+        else:
+            yield from (*block.head, *(entry.text for line in block.lines for entry in line))

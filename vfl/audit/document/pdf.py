@@ -1,0 +1,154 @@
+"""audit.pdf: the audit's document on paper, by fpdf2, with the letters of matplotlib's DejaVu fonts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vfl.audit.document import LABELS, Chapter, Entry, Facts, Grid, Words, chapters
+from vfl.audit.schema import Audit
+from vfl.errors import UserError
+from vfl.files import write_atomically
+
+if TYPE_CHECKING:
+    from fpdf import FPDF
+
+FILE = "audit.pdf"
+MISSING = "audit.pdf is not written: it takes fpdf2 (pip install 'cafe-vfl[audit]')"
+INK, MUTED, LINE, RED = (20, 24, 31), (86, 96, 112), (223, 228, 234), (179, 38, 30)
+PAPER = (255, 255, 255)
+COLOURS = {"leaked": (253, 236, 234), "partly": (253, 241, 220), "guess": (228, 244, 234), "open": (244, 246, 248)}
+BANNERS = {"leaked": RED, "partly": (180, 84, 10), "guess": (23, 102, 58), "open": MUTED}
+
+
+def write_pdf(folder: Path, audit: Audit) -> Path:
+    """Write the document into an audit's folder; UserError with the extra that is missing where fpdf2 is."""
+    try:
+        import fpdf  # noqa: F401 - heavy, and an extra
+    except ImportError:
+        raise UserError(MISSING) from None
+    sheet = _Sheet(audit)
+    path = folder / FILE
+    write_atomically(path, lambda target: target.write_bytes(sheet.content()))
+    return path
+
+
+class _Sheet:
+    """The pages as they fill up."""
+
+    def __init__(self, audit: Audit) -> None:
+        self._pdf = _new_pdf(audit)
+        self._cover(audit)
+        for chapter in chapters(audit):
+            self._chapter(chapter)
+
+    def content(self) -> bytes:
+        return bytes(self._pdf.output())
+
+    def _cover(self, audit: Audit) -> None:
+        pdf = self._pdf
+        self._text(f"cafe audit   {audit.name}", 9, MUTED)
+        pdf.ln(2)
+        label = LABELS[audit.verdict] if audit.verdict != "guess" else "held against the attacks tried"
+        pdf.set_font("sans", "B", 13)
+        pdf.set_fill_color(*BANNERS[audit.verdict])
+        pdf.set_text_color(255, 255, 255)
+        text = f"  {label[:1].upper()}{label[1:]}  "
+        pdf.cell(pdf.get_string_width(text) + 4, 9, text, fill=True, new_x="LMARGIN", new_y="NEXT")
+        pdf.ln(4)
+        self._text(audit.headline, 15, INK, bold=True)
+        pdf.ln(2)
+        if audit.recommendation.sentence:
+            self._text(audit.recommendation.sentence, 10, MUTED)
+        if not audit.complete:
+            self._text("This audit is not complete: what was not tried, and why, is below.", 10, BANNERS["partly"])
+
+    def _chapter(self, chapter: Chapter) -> None:
+        pdf = self._pdf
+        if pdf.will_page_break(40):
+            pdf.add_page()
+        pdf.ln(5)
+        pdf.start_section(chapter.title)
+        self._text(chapter.title, 13, INK, bold=True)
+        if chapter.lead:
+            self._text(chapter.lead, 8.5, MUTED)
+        pdf.ln(1.5)
+        for block in chapter.blocks:
+            if isinstance(block, Words):
+                self._words(block)
+            elif isinstance(block, Facts):
+                self._facts(block)
+            else:
+                self._grid(block)
+
+    def _words(self, words: Words) -> None:
+        for line in words.lines:
+            self._text(f"•  {line}" if words.marked else line, 9.5, INK)
+            self._pdf.ln(1)
+
+    def _facts(self, facts: Facts) -> None:
+        self._grid(
+            Grid(("", ""), tuple((Entry(name), Entry(text)) for name, text in facts.pairs), "", (1, 4)), head=False
+        )
+
+    def _grid(self, grid: Grid, head: bool = True) -> None:
+        from fpdf.enums import TableBordersLayout
+        from fpdf.fonts import FontFace
+
+        pdf = self._pdf
+        if grid.title:
+            self._text(grid.title[:1].upper() + grid.title[1:], 9.5, INK, bold=True)
+            pdf.ln(1)
+        small = 6.5 if len(grid.head) > 7 else 7.5
+        pdf.set_font("sans", "", small)
+        pdf.set_text_color(*INK)
+        pdf.set_draw_color(*LINE)
+        widths = grid.widths or tuple(1.0 for _ in grid.head)
+        with pdf.table(
+            col_widths=widths,
+            line_height=small * 0.52,
+            text_align="LEFT",
+            first_row_as_headings=head,
+            headings_style=FontFace(emphasis="", color=MUTED, size_pt=small, fill_color=PAPER),
+            borders_layout=TableBordersLayout.HORIZONTAL_LINES,
+            padding=0.8,
+        ) as table:
+            if head:
+                table.row(grid.head)
+            for line in grid.lines:
+                row = table.row()
+                for entry in line:
+                    fill = COLOURS.get(entry.state, PAPER)
+                    wrong = entry.state == "wrong"
+                    style = FontFace(color=RED if wrong else INK, emphasis="U" if wrong else None, fill_color=fill)
+                    row.cell(entry.text, style=style)
+        pdf.ln(3)
+
+    def _text(self, text: str, points: float, colour: tuple[int, int, int], bold: bool = False) -> None:
+        pdf = self._pdf
+        pdf.set_font("sans", "B" if bold else "", points)
+        pdf.set_text_color(*colour)
+        pdf.multi_cell(0, points * 0.5, text, align="L", new_x="LMARGIN", new_y="NEXT")
+
+
+def _new_pdf(audit: Audit) -> "FPDF":
+    import matplotlib
+    from fpdf import FPDF
+
+    class Paper(FPDF):
+        def footer(self) -> None:
+            """Number the pages."""
+            self.set_y(-12)
+            self.set_font("sans", "", 7.5)
+            self.set_text_color(*MUTED)
+            self.cell(0, 5, f"cafe audit   {audit.name}   {audit.created}", align="L")
+            self.cell(0, 5, f"{self.page_no()} of {{nb}}", align="R")
+
+    pdf = Paper(format="A4")
+    fonts = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
+    pdf.add_font("sans", "", str(fonts / "DejaVuSans.ttf"))
+    pdf.add_font("sans", "B", str(fonts / "DejaVuSans-Bold.ttf"))
+    pdf.set_title(f"{audit.name}: an audit")
+    pdf.set_creator("cafe-vfl")
+    pdf.set_margins(16, 16)
+    pdf.set_auto_page_break(True, 18)
+    pdf.add_page()
+    return pdf
