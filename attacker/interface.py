@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attacker.refusal import Lack, RefusalError
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.observation.setting import UNKNOWN
 from vfl.optimisers.training import LossName
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
@@ -75,6 +76,8 @@ class AttackPlugin(Plugin):
     """From where it can be played: each of these is enough. One of several seats is shown what all of them see."""
     active: ClassVar[bool] = False
     """Whether it is an `ActiveAttack`, for a malicious coordinator."""
+    needs: ClassVar[frozenset[str]] = frozenset(UNKNOWN)
+    """What it cannot do without where the server of a recorded run does not know all of it."""
 
     losses: ClassVar[frozenset[LossName]] = frozenset({"cross_entropy"})
     """Under which losses it knows what comes back from a sample."""

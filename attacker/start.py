@@ -37,6 +37,9 @@ _SHOWN = "rounds shown"
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 
 
+WORDS = {"indices": "batches' indices", "parameters": "parameters in force", "batch_size": "sizes of the batches"}
+
+
 def start_attack(section: PluginSection, setting: Setting) -> Attack:
     """Start an attack; the error of one that cannot run on this setting names those that can."""
     try:
@@ -75,6 +78,10 @@ def _instead(section: PluginSection, setting: Setting) -> str:
 def _start(section: PluginSection, setting: Setting) -> Attack:
     """Start an attack from the seats that it needs; in a horizontal federation one on each worker."""
     plugin = attacks.build(section)
+    missing = sorted(setting.unknown & plugin.needs)
+    if missing:
+        said = "whoever recorded the rounds says that the server does not know them"
+        raise RefusalError(section.name, *(Lack(f"the {WORDS[one]}", said) for one in missing))
     seating = Seating.choose(section.name, plugin.seats, setting.seats, active=plugin.active)
 
     def start(seen: Setting) -> Attack:
@@ -210,7 +217,7 @@ def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Reco
         told=_members("told", recovery.told, samples) if recovery.told else (),
         cells=tuple(_members("each of the cells", cell, samples) for cell in _several("cells", recovery.cells)),
         certificates=None if certificates is None else _floating("certificates", certificates, (samples, workers)),
-        used=_words("used", recovery.used),
+        used=tuple(one for one in _words("used", recovery.used) if one not in setting.unknown),
         rounds=None if recovery.rounds is None else _rounds(recovery.rounds, shown),
         altered=None if recovery.altered is None else _shares(recovery.altered, workers),
         notes=_words("notes", recovery.notes),

@@ -27,7 +27,7 @@ from server.session import Session
 from vfl.config import RunConfig
 from vfl.folder.journal import Journal
 from vfl.observation import Observation, Observer, Setting, Tensors, averaged
-from vfl.schedule import Drawn, batches_of
+from vfl.observation.schedule import Drawn, batches_of
 from vfl.topology import Topology
 
 AHEAD = 2

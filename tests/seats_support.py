@@ -20,8 +20,8 @@ from vfl.observation import (
     Setting,
     WorkerObservation,
 )
+from vfl.observation.schedule import batches_of
 from vfl.optimisers.training import TrainingConfig
-from vfl.schedule import batches_of
 from vfl.seats import COORDINATOR, Seat
 
 

@@ -18,7 +18,7 @@ from vfl.datasets.slices import WorkerData
 from vfl.errors import RunFailedError
 from vfl.limits import LARGEST_PARAMETER, NAME_CHARACTERS, PARAMETER_BYTES
 from vfl.observation import Tensors
-from vfl.schedule import batches
+from vfl.observation.schedule import batches
 from worker.defences import Plan
 from worker.rendezvous import rows_digest
 from worker.steps import SWITCH, Steps

@@ -21,7 +21,7 @@ from vfl.folder.schema import flat
 from vfl.folder.summary import Disturbance
 from vfl.folder.transcript import Transcript, TranscriptWriter, forget_after
 from vfl.observation import Setting
-from vfl.schedule import Drawn
+from vfl.observation.schedule import Drawn
 
 _MAY_DIFFER = ("_timeout", "waiting_gb")
 """How long one party waits for another changes no number, nor how much waits for the attack."""

@@ -8,10 +8,10 @@ from vfl.maths.least_squares import pseudo_inverse
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import Setting
+from vfl.observation.schedule import batches
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.schedule import batches
 
 
 def setting(**changes):

@@ -17,7 +17,7 @@ from vfl.datasets.slices import load_data
 from vfl.errors import UserError
 from vfl.local.launch import run_federation
 from vfl.models.whole import whole_model
-from vfl.schedule import batches
+from vfl.observation.schedule import batches
 
 ROOT = Path(__file__).parents[2]
 

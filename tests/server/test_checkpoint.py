@@ -20,7 +20,7 @@ from vfl.folder.summary import Bytes, Disturbance, Evaluated, Train
 from vfl.folder.transcript import Transcript, TranscriptWriter
 from vfl.folder.transcript.files import round_name
 from vfl.observation import ModelTensors
-from vfl.schedule import Drawn
+from vfl.observation.schedule import Drawn
 
 LEFT = Disturbance(round=1, reasons=["worker 1 left in round 1"], seconds=0.5, redone=1)
 

@@ -10,8 +10,8 @@ from vfl.config import parse_config
 from vfl.datasets.slices import WorkerData, load_data, slice_for, write_slices
 from vfl.errors import UserError
 from vfl.observation import ModelTensors, Setting, averaged
+from vfl.observation.schedule import batches_of
 from vfl.partition import Box
-from vfl.schedule import batches_of
 from vfl.topology import Topology, even_runs
 
 

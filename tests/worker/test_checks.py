@@ -14,7 +14,7 @@ from vfl.config import EVALUATION_BATCH
 from vfl.datasets.slices import boxes_of, load_data, slice_for
 from vfl.errors import RunFailedError
 from vfl.observation import Setting
-from vfl.schedule import batches_of
+from vfl.observation.schedule import batches_of
 from worker.checks import OrderChecks
 from worker.main import defence_plan
 

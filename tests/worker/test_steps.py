@@ -12,7 +12,7 @@ from vfl.config import load_config, parse_config
 from vfl.datasets.slices import load_data, slice_for
 from vfl.errors import RunFailedError, UserError
 from vfl.local.simulation import simulate
-from vfl.schedule import batches
+from vfl.observation.schedule import batches
 from worker.checks import OrderChecks
 from worker.main import defence_plan
 

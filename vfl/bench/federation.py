@@ -22,10 +22,10 @@ from vfl.folder.schema import as_json
 from vfl.folder.summary import Summary
 from vfl.local.one_process import OneProcess
 from vfl.observation import Setting
+from vfl.observation.schedule import batches
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.schedule import batches
 
 NO_ATTACK = PluginSection(name="none")
 SAMPLES, BATCH_SIZE, SHAPE, CLASSES = 400, 40, (3, 32, 32), 10

@@ -14,10 +14,10 @@ from vfl.datasets.slices import load_data
 from vfl.errors import UserError
 from vfl.local.launch import worker_threads
 from vfl.models.whole import whole_model
+from vfl.observation.schedule import batches
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection
-from vfl.schedule import batches
 
 SAMPLES, TEST_SAMPLES, BATCH_SIZE, ROUNDS, SHORT_ROUNDS = 400, 200, 40, 200, 5
 LR = 1e-3

@@ -9,8 +9,8 @@ from torch import Tensor
 from server.parameters import Parameters
 from vfl.models.whole import first_model
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.observation.schedule import batches_of
 from vfl.optimisers.training import TrainingConfig
-from vfl.schedule import batches_of
 
 
 def observations(setting: Setting, x: Tensor, y: Tensor, training: TrainingConfig) -> Iterator[Observation]:

@@ -16,7 +16,7 @@ from vfl.config import EVALUATION_BATCH, RunConfig
 from vfl.limits import CHUNK_BYTES
 from vfl.net.network import PROTOCOL_VERSION
 from vfl.observation import Setting
-from vfl.schedule import batches_of
+from vfl.observation.schedule import batches_of
 from worker.rendezvous import swap_parts
 
 SESSION, RUN_ID = "0" * 32, "0" * 16
