@@ -96,7 +96,10 @@ def images(run: RunFolder) -> list[Row]:
         "label_true": run.arrays.get("labels_true"),
     }
     there = {name: column.tolist() for name, column in columns.items() if column is not None}
-    return [{"sample": n, **{name: column[n] for name, column in there.items()}} for n in range(len(run.x))]
+    return [
+        {"sample": int(run.numbers[n]), **{name: column[n] for name, column in there.items()}}
+        for n in range(len(run.x))
+    ]
 
 
 def export_mlflow(folder: Path, uri: str | None) -> str:
