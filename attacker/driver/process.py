@@ -90,7 +90,9 @@ def main(pipe: Connection) -> None:
         if not isinstance(error, CafeError | OSError) and not is_want_of_memory(error):
             traceback.print_exc()
         said = in_words(error)
-        line.tell(from_words(said.exit_code, str(said)))  # an error of a plug-in's own class may be unknown there
+        line.tell(
+            from_words(said.exit_code, str(said), said.code)
+        )  # an error of a plug-in's own class may be unknown there
     line.listener.join()  # until the coordinator hangs up
 
 

@@ -198,6 +198,9 @@ def show_page(
 ) -> None:
     """Serve the page of a run's folder, until Ctrl-C."""
     check_addresses({"--ui-listen": ui_listen})
+    from vfl.ui import check_installed
+
+    check_installed()
     from vfl.ui.main import open_place, show_folder
 
     show_folder(folder, open_place(ui_listen))

@@ -13,6 +13,7 @@ from vfl.limits import CONFIG_BYTES, WAITING_BYTES
 from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection, Section, explain
 from vfl.seats import COORDINATOR, Adversary, Seat, seats_of
+from vfl.shipped import find_shipped
 from vfl.topology import Kind, Topology
 
 EVALUATION_BATCH = 256
@@ -246,7 +247,7 @@ def load_config(path: Path, changes: list[str] | None = None) -> RunConfig:
 def read_tree(path: Path, kind: str, examples: str) -> dict[str, Any]:
     """Read a YAML file that holds keys; the error names its kind and where examples are."""
     try:
-        tree = parse_yaml(read_bounded(path, CONFIG_BYTES).decode("utf-8"))
+        tree = parse_yaml(read_bounded(find_shipped(path), CONFIG_BYTES).decode("utf-8"))
     except OSError as error:
         raise UserError(f"the {kind} file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -48,6 +48,8 @@ STAGE = 4 * 1024 * 1024
 class DamagedError(UserError):
     """A file that was changed or cut since it was written."""
 
+    code = "E71"
+
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str], *, checked: bool = False, direct: bool = False

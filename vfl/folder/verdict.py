@@ -135,7 +135,8 @@ def _inner_layer(summary: Summary) -> tuple[State, str] | None:
 def _nothing_shown(summary: Summary) -> Verdict:
     attack = summary.attack
     if attack.used:
-        return Verdict("open", "not scored", "The attack's result is not scored: there is no ground truth here.")
+        why = "there is no ground truth here, or it recovered neither samples nor labels"
+        return Verdict("open", "not scored", f"The attack's result is not scored: {why}.")
     if attack.name == "none":
         return Verdict("open", "no attack" if summary.complete else "not finished", "No attack was run.")
     if attack.elsewhere:
