@@ -53,22 +53,22 @@ def _defence(change: dict[str, Any]) -> str:
     return "answers-" + section["answers"]["name"] if "answers" in section else section.get("name", "")
 
 
-def main(out: Path, seconds: float) -> None:
-    """Make the runs that are missing, for as long as there is time."""
+def main(out: Path, seconds: float, only: str) -> None:
+    """Make the runs that are missing and whose names begin so, for as long as there is time."""
     torch.set_num_threads(1)
     until = time.monotonic() + seconds
     for name, config in runs():
         if time.monotonic() > until:
             print("the time is over", flush=True)
             return
-        if (out / name / "summary.json").exists():
+        if (out / name / "summary.json").exists() or not name.startswith(only):
             continue
         try:
             run = vfl.simulate(config, out=out / name)
             print(f"{name}: {run.result.attack.known}", flush=True)
         except CafeError as error:  # an attack that cannot run there shows nothing
-            print(f"{name}: {error}", flush=True)
+            print(f"{name}: {str(error).partition(';')[0]}", flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), float(sys.argv[2]) if len(sys.argv) > 2 else 3600.0)
+    main(Path(sys.argv[1]), *(float(one) for one in sys.argv[2:3] or ["3600"]), *(sys.argv[3:4] or [""]))
