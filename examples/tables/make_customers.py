@@ -1,6 +1,6 @@
 """Writes customers.csv, by a seed: a bank's and a shop's columns with dates, categories, gaps and many alphabets.
 
-    python examples/tables/make_customers.py
+python examples/tables/make_customers.py
 """
 
 import csv
