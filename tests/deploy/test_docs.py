@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,17 +58,19 @@ def test_the_sites_contents_have_every_page_once():
     top = {name for name in named if (ROOT / name).exists()}
     assert len(named) == len(set(named))
     assert set(named) - made - top == {path.name for path in (ROOT / "docs").glob("*.md")}
-    assert set((ROOT / "docs" / "index.md").read_text().split()), "index.md lists them for readers of the repository"
+
+
+def test_the_first_page_leads_to_every_other():
+    index = ROOT / "docs" / "index.md"
+    linked = {target.partition("#")[0] for target in LINK.findall(index.read_text())}
+    assert {path.name for path in index.parent.glob("*.md")} - linked == {"index.md", "release.md"}
 
 
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path):
-    import subprocess
-    import sys
-
     line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "reference" / "cli.html").exists()
-    outside = re.compile(r"""(?:src|href)=["'](https?:)?//[^"']*\.(?:js|css|woff2?)""")
+    outside = re.compile(r'<(?:script|img|iframe|link rel="(?:stylesheet|preconnect)")[^>]*(?:src|href)="https?:')
     assert [path.name for path in tmp_path.rglob("*.html") if outside.search(path.read_text())] == []
