@@ -9,7 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from attacker.horizontal import Horizontal
-from attacker.interface import Attack, AttackPlugin, Lack, Progress, RefusalError, Resumable, attacks, share
+from attacker.interface import (
+    ActiveAttack,
+    Attack,
+    AttackPlugin,
+    Lack,
+    Progress,
+    Proposal,
+    RefusalError,
+    Resumable,
+    attacks,
+    share,
+)
 from attacker.seating import Seating
 from vfl.cluster import leave
 from vfl.errors import CafeError, RunFailedError, UserError
@@ -71,7 +82,7 @@ def _start(section: PluginSection, setting: Setting) -> Attack:
     if missing:
         said = "whoever recorded the rounds says that the server does not know them"
         raise RefusalError(section.name, *(Lack(f"the {WORDS[one]}", said) for one in missing))
-    seating = Seating.choose(section.name, plugin.seats, setting.seats)
+    seating = Seating.choose(section.name, plugin.seats, setting.seats, active=plugin.active)
 
     def start(seen: Setting) -> Attack:
         seen = seating.knows(seen)
@@ -110,6 +121,16 @@ class CheckedAttack:
         self.shown.add(observation.round)
         with attacks.guard(self.name, self.plugin, "observe"):
             self.attack.observe(self.seating.sees(observation))
+
+    @property
+    def propose(self) -> "Callable[[int], Proposal | None] | None":
+        """What a malicious coordinator asks the attack before each round, if it is an active one."""
+        return self._propose if isinstance(self.attack, ActiveAttack) else None
+
+    def _propose(self, number: int) -> "Proposal | None":
+        assert isinstance(self.attack, ActiveAttack)
+        with attacks.guard(self.name, self.plugin, "propose"):
+            return self.attack.propose(number)
 
     @property
     def beginning(self) -> Callable[[], Recovery] | None:

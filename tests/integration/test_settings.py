@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 import vfl
-from server.schedule import batches
 from tests.bank import bank_config, write_files
 from vfl.config import parse_config
 from vfl.datasets.slices import boxes_of, load_data
 from vfl.errors import UserError
 from vfl.models.whole import WholeModel, whole_model
+from vfl.observation.schedule import batches
 from vfl.optimisers.training import Augment
 from vfl.seeds import seeded
 from worker.augment import augmented

@@ -113,6 +113,7 @@ class Setting:
             topology=replace(config.topology, shares=shares),
             labels=labels,
             still_rounds=still_rounds,
+            seats=(config.curious_seat(None) or COORDINATOR,),
             auxiliary=config.auxiliary,
             loss=loss_of(config.training),
             augmented=config.training.augment.any,

@@ -12,11 +12,11 @@ from attacker.inversion import InversionOptions, Wanted, invert
 from protos.codec import Assembler, announce
 from protos.wire import UPLOAD, ChunkView
 from server.parameters import Parameters, gradients_of_round
-from server.schedule import batches
 from vfl.maths.factors import OVERSAMPLING, Factors, factorize
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import BOTTOM, Setting, with_prefix
+from vfl.observation.schedule import batches
 from vfl.optimisers import optimisers
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
