@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo compose test test-slow lint audit lock sbom format setup stubs clean
+.PHONY: demo docs compose test test-slow lint audit lock sbom format setup stubs clean
 
-demo: setup
-	$(BIN)/cafe run configs/demo.yaml --out runs/demo
+# Installs what a user needs, none of the developers' tools
+demo: $(VENV)/.base
+	$(BIN)/cafe demo --out runs/demo
 
 # As whoever calls, but never as root: the results are theirs to remove
 compose: export CAFE_USER ?= $(shell [ $$(id -u) = 0 ] && echo 1000:1000 || echo $$(id -u):$$(id -g))
@@ -45,6 +46,10 @@ sbom: setup
 	mkdir -p build
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.cdx.json $(BIN)/python
 
+# The pages as a site in build/site, without a network; a link that leads nowhere is an error
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -54,11 +59,21 @@ stubs: setup
 
 setup: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+INSTALL = $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+define MAKE_VENV
+$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 ...")'
+[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+endef
+
+$(VENV)/.base: pyproject.toml constraints.txt
+	$(MAKE_VENV)
+	$(INSTALL) .
 	touch $@
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(MAKE_VENV)
+	$(INSTALL) '.[dev]'
+	touch $(VENV)/.base $@
 
 clean:
 	rm -rf $(VENV) build runs *.egg-info

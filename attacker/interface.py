@@ -1,20 +1,22 @@
 """What an attack is: it observes rounds, then recovers; it never sees more than `Observation` and `Setting`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from attacker.refusal import Lack, RefusalError
-from vfl.observation import Observation, Setting
+from vfl.observation import ModelTensors, Observation, Setting
+from vfl.observation.setting import UNKNOWN
 from vfl.optimisers.training import LossName
 from vfl.recovery import Recovery
 from vfl.registry import Plugin, Registry
 from vfl.seats import SeatKind
 
 __all__ = [
-    "EVERY_LOSS", "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Recovery", "RefusalError", "Resumable",
-    "Setting", "attacks", "share", "silent",
+    "EVERY_LOSS", "ActiveAttack", "Attack", "AttackPlugin", "Lack", "Observation", "Progress", "Proposal", "Recovery",
+    "RefusalError", "Resumable", "Setting", "attacks", "share", "silent",
 ]  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
@@ -38,6 +40,24 @@ class Attack(Protocol):
         """Return the best estimate from the rounds so far; called after the last round, or now and then before."""
 
 
+@dataclass(frozen=True)
+class Proposal:
+    """What a malicious coordinator is to order in one round; None: as the protocol has it."""
+
+    indices: Tensor | None = None
+    """The samples of the batch."""
+    parameters: ModelTensors | None = None
+    """All parties' parameters, for this round alone: the model is not moved by its gradients."""
+
+
+@runtime_checkable
+class ActiveAttack(Protocol):
+    """An attack that tells a malicious coordinator what to order; what it sees is observations alone, as ever."""
+
+    def propose(self, number: int, /) -> Proposal | None:
+        """Return what to order in a round, after all rounds before it were observed; None where nothing is wanted."""
+
+
 @runtime_checkable
 class Resumable(Protocol):
     """An attack that can go on where it was: a resumed run then shows it only the rounds since its last state."""
@@ -54,6 +74,10 @@ class AttackPlugin(Plugin):
 
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"coordinator"}),)
     """From where it can be played: each of these is enough. One of several seats is shown what all of them see."""
+    active: ClassVar[bool] = False
+    """Whether it is an `ActiveAttack`, for a malicious coordinator."""
+    needs: ClassVar[frozenset[str]] = frozenset(UNKNOWN)
+    """What it cannot do without where the server of a recorded run does not know all of it."""
 
     losses: ClassVar[frozenset[LossName]] = frozenset({"cross_entropy"})
     """Under which losses it knows what comes back from a sample."""
@@ -77,6 +101,7 @@ _OURS = (
     "labels.scoring",
     "labels.completion",
     "outputs.attack",
+    "active.isolate",
     "outputs.inverse",
     "outputs.grn",
 )

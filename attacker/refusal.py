@@ -24,6 +24,8 @@ FROZEN = Lack("frozen parameters", "in this run they move")
 class RefusalError(UserError):
     """An attack cannot run on a setting, which is no verdict: it says nothing about what another attack finds."""
 
+    code = "E40"
+
     def __init__(self, attack: str, *lacks: Lack) -> None:
         super().__init__(attack, *lacks)
         self.attack, self.lacks = attack, lacks

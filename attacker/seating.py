@@ -21,11 +21,17 @@ class Seating:
     places: tuple[int, ...]
 
     @classmethod
-    def choose(cls, attack: str, able: Sequence[Collection[SeatKind]], seats: Sequence[Seat]) -> "Seating":
-        """Take the first of the attack's ways to be played that the adversary's seats allow, or refuse."""
+    def choose(
+        cls, attack: str, able: Sequence[Collection[SeatKind]], seats: Sequence[Seat], *, active: bool = False
+    ) -> "Seating":
+        """Take the first of the attack's ways to be played that the adversary's seats allow, or refuse.
+
+        An `active` one is for a malicious adversary, and all but `none` of the others for one that is not.
+        """
         kinds = [seat.kind for seat in seats]
         for wanted in able:
             if set(wanted) <= set(kinds):
+                _check_will(attack, seats, active=active)
                 return cls(tuple(sorted(kinds.index(kind) for kind in wanted)))
         ways = " or ".join(" together with ".join(_SEATS[kind] for kind in sorted(wanted)) for wanted in able)
         raise RefusalError(attack, Lack(ways, f"the adversary is {names_of_seats(seats)} (adversary)"))
@@ -40,3 +46,16 @@ class Seating:
             return observation
         parts = tuple(observation.parts[place] for place in self.places)
         return parts[0] if len(parts) == 1 else CoalitionObservation(parts)
+
+
+def _check_will(attack: str, seats: Sequence[Seat], *, active: bool) -> None:
+    """Refuse an active attack of an adversary that follows the protocol, and the others of one that does not."""
+    is_malicious = any(seat.malicious for seat in seats)
+    if active and not is_malicious:
+        orders = "a coordinator that orders what it proposes (adversary: {coordinator: malicious})"
+        raise RefusalError(
+            attack, Lack(orders, f"the adversary is {names_of_seats(seats)}, which follows the protocol")
+        )
+    if is_malicious and not active and attack != "none":
+        looks = "no more than to look on (adversary: coordinator)"
+        raise RefusalError(attack, Lack(looks, f"the adversary is {names_of_seats(seats)}"))

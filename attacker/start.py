@@ -9,7 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from attacker.horizontal import Horizontal
-from attacker.interface import Attack, AttackPlugin, Lack, Progress, RefusalError, Resumable, attacks, share
+from attacker.interface import (
+    ActiveAttack,
+    Attack,
+    AttackPlugin,
+    Lack,
+    Progress,
+    Proposal,
+    RefusalError,
+    Resumable,
+    attacks,
+    share,
+)
 from attacker.seating import Seating
 from vfl.cluster import leave
 from vfl.errors import CafeError, RunFailedError, UserError
@@ -24,6 +35,9 @@ _KEPT = (torch.float16, torch.float32, torch.float64)
 _SHOWN = "rounds shown"
 """The name of a tensor that no attack's state has."""
 _WHOLE = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
+
+
+WORDS = {"indices": "batches' indices", "parameters": "parameters in force", "batch_size": "sizes of the batches"}
 
 
 def start_attack(section: PluginSection, setting: Setting) -> Attack:
@@ -64,7 +78,11 @@ def _instead(section: PluginSection, setting: Setting) -> str:
 def _start(section: PluginSection, setting: Setting) -> Attack:
     """Start an attack from the seats that it needs; in a horizontal federation one on each worker."""
     plugin = attacks.build(section)
-    seating = Seating.choose(section.name, plugin.seats, setting.seats)
+    missing = sorted(setting.unknown & plugin.needs)
+    if missing:
+        said = "whoever recorded the rounds says that the server does not know them"
+        raise RefusalError(section.name, *(Lack(f"the {WORDS[one]}", said) for one in missing))
+    seating = Seating.choose(section.name, plugin.seats, setting.seats, active=plugin.active)
 
     def start(seen: Setting) -> Attack:
         seen = seating.knows(seen)
@@ -103,6 +121,16 @@ class CheckedAttack:
         self.shown.add(observation.round)
         with attacks.guard(self.name, self.plugin, "observe"):
             self.attack.observe(self.seating.sees(observation))
+
+    @property
+    def propose(self) -> "Callable[[int], Proposal | None] | None":
+        """What a malicious coordinator asks the attack before each round, if it is an active one."""
+        return self._propose if isinstance(self.attack, ActiveAttack) else None
+
+    def _propose(self, number: int) -> "Proposal | None":
+        assert isinstance(self.attack, ActiveAttack)
+        with attacks.guard(self.name, self.plugin, "propose"):
+            return self.attack.propose(number)
 
     @property
     def beginning(self) -> Callable[[], Recovery] | None:
@@ -189,7 +217,7 @@ def _fitting(recovery: object, setting: Setting, shown: Collection[int]) -> Reco
         told=_members("told", recovery.told, samples) if recovery.told else (),
         cells=tuple(_members("each of the cells", cell, samples) for cell in _several("cells", recovery.cells)),
         certificates=None if certificates is None else _floating("certificates", certificates, (samples, workers)),
-        used=_words("used", recovery.used),
+        used=tuple(one for one in _words("used", recovery.used) if one not in setting.unknown),
         rounds=None if recovery.rounds is None else _rounds(recovery.rounds, shown),
         altered=None if recovery.altered is None else _shares(recovery.altered, workers),
         notes=_words("notes", recovery.notes),

@@ -22,6 +22,7 @@ ROWS = torch.arange(2 * HALF)
 DIFFERENT = 1e-3
 """More than rounding, relative to the largest number."""
 
+NORM = "batch norm in training mode"
 ALONE = "gradients of a sample that do not depend on its batch"
 ALWAYS = "gradients of a sample that are the same each time"
 
@@ -47,7 +48,7 @@ def batchwise(setting: Setting) -> list[Lack]:
     """Return what makes a sample's gradient depend on its batch, or on the rounds before."""
     whole = first_model(setting)
     named = _once(_norms(whole.bottoms, "the model"), _norms(whole.top, "the top model"))
-    if named or not _mixes(whole, _through(setting)):
+    if named or not mixes(whole, _through(setting)):
         return named
     return [Lack(ALONE, "what the model makes of a sample depends on its batch")]
 
@@ -91,7 +92,7 @@ def _norms(model: nn.Module, what: str) -> list[Lack]:
         if not module.training:
             continue
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            lacks.append(Lack(ALONE, f"{what} has batch norm in training mode"))
+            lacks.append(Lack(ALONE, f"{what} has {NORM}"))
         if _spectral(module):
             lacks.append(
                 Lack(ALWAYS, f"{what} has spectral norm in training mode, whose estimate moves in every round")
@@ -120,7 +121,7 @@ def _varies(model: nn.Module, run: Run) -> bool:
     return any(_far(first, other) for other in others)
 
 
-def _mixes(model: nn.Module, run: Run) -> bool:
+def mixes(model: nn.Module, run: Run) -> bool:
     """Tell whether a model makes something else of samples in other company, chance being the same."""
     others = torch.cat([ROWS[:HALF], ROWS[:HALF].flip(0)])
     first, again, elsewhere = _runs(model, run, [ROWS, ROWS, others], alike=True)

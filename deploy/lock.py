@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+EXTRAS = ("dp", "ui", "tensorboard", "vision")
+"""Of those that deploy/Dockerfile installs."""
 CUDA = re.compile(r"nvidia|cuda|triton")
 HEAD = "# Made by `make lock` from pyproject.toml and constraints.txt; {0}.\n"
 
@@ -19,7 +21,8 @@ def main(folders: list[str]) -> None:
     """Resolve, add the hashes of the folders' wheels, and write both lists."""
     line = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes", "--no-header"]
     line += ["--no-annotate", "--python-version", "3.11", "--python-platform", "x86_64-manylinux_2_28"]
-    line += ["--constraint", "constraints.txt", "--extra", "dp", "pyproject.toml", "-"]
+    line += [option for extra in EXTRAS for option in ("--extra", extra)]
+    line += ["--constraint", "constraints.txt", "pyproject.toml", "-"]
     given = {"input": "setuptools>=68\n", "text": True, "cwd": HERE.parent}
     wanted = subprocess.run(line, capture_output=True, check=True, **given).stdout
     wheels = [path for folder in folders for path in sorted(Path(folder).glob("*.whl"))]

@@ -277,7 +277,8 @@ async def _conduct(run: _Run, session: Session, resumed: Resumed | None, on_join
     if run.config.records and run.config.curious_seat(None) is not None:
         run.recorder = TranscriptWriter(transcript_of(run.options.out, run.config, None), run.config, setting)
         run.checkpoints.before = run.recorder.sync
-    trainer = Trainer(run.config, setting, session, run.checkpoints, journal=run.journal)
+    propose = None if run.attack is None else run.attack.propose
+    trainer = Trainer(run.config, setting, session, run.checkpoints, journal=run.journal, propose=propose)
     await trainer.train(run.observe)
     write_model(run.options.out, run.record.model)
 

@@ -78,6 +78,16 @@ class Parameters:
         self.version += 1
         self.current = self._snapshot()
 
+    def pretend(self, tensors: ModelTensors, *, sent: bool) -> None:
+        """Let an attack's tensors be the parameters, until `be_true`; if nobody was `sent` the true ones, as those."""
+        self.version += sent
+        self.current = tensors
+
+    def be_true(self) -> None:
+        """Go back to the model's own parameters, which are where they were: to workers they look like a step."""
+        self.version += 1
+        self.current = self._snapshot()
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the parameters and what the optimiser remembers of each, as they are now."""
         named = with_prefix(_MODEL, state_dict(self.current))

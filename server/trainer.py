@@ -1,16 +1,20 @@
-"""The rounds of a run: draw a batch, order it, wait for the uploads, show them to the observer, take the step."""
+"""The rounds of a run: draw a batch, order it, wait for the uploads, show them to the observer, take the step.
+
+A malicious coordinator asks its attack before each round, and orders what that proposes instead.
+"""
 
 import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 import psutil
 from torch import Tensor
 
+from attacker.interface import Proposal
 from protos.codec import raw_bytes
 from protos.coordinator_pb2 import Purpose
 from server.background import Background
@@ -19,15 +23,18 @@ from server.checkpoint.resume import check_drawn
 from server.evaluation import Evaluator
 from server.inbox import Inbox
 from server.parameters import Parameters, gradients_of_round
-from server.schedule import Drawn, batches_of
 from server.session import Session
 from vfl.config import RunConfig
 from vfl.folder.journal import Journal
 from vfl.observation import Observation, Observer, Setting, Tensors, averaged
+from vfl.observation.schedule import Drawn, batches_of
 from vfl.topology import Topology
 
 AHEAD = 2
 """Rounds that are under way at once while the parameters are frozen."""
+
+
+Proposer = Callable[[int], Proposal | None]
 
 
 @dataclass(frozen=True)
@@ -43,8 +50,19 @@ class Trainer:
     """Trains with the workers of a session, from where its record ends."""
 
     def __init__(
-        self, config: RunConfig, setting: Setting, session: Session, checkpoints: Checkpoints, *, journal: Journal
+        self,
+        config: RunConfig,
+        setting: Setting,
+        session: Session,
+        checkpoints: Checkpoints,
+        *,
+        journal: Journal,
+        propose: Proposer | None = None,
     ) -> None:
+        """Prepare; a malicious coordinator's attack can `propose`."""
+        self._propose = propose if config.is_malicious else None
+        self._pretends = False
+        """Whether the round under way is played with an attack's parameters."""
         self._config, self._setting, self._session = config, setting, session
         self._checkpoints, self._journal, self._record = checkpoints, journal, session.record
         self._parameters = Parameters(setting, config.training)
@@ -84,6 +102,8 @@ class Trainer:
         frozen, failure = self._setting.frozen, self._session.failure
         while self._record.rounds < self._setting.rounds:
             await failure.until(self._session.pause.over(), None, str)
+            if self._propose is not None:
+                await background.caught_up(failure)
             await self._session.undisturbed(lambda: self._order_and_wait(numbered))
             observation = self._observe(self._begun.popleft())
             if not observation.complete and self._config.federation.when_withheld == "end":
@@ -112,14 +132,26 @@ class Trainer:
     async def _order_and_wait(self, numbered: Iterator[tuple[int, Tensor]]) -> None:
         """Draw and order as many rounds as may be under way, and wait for all uploads of the oldest."""
         # Frozen parameters do not wait for a round's gradients, so the next one is ordered while these arrive.
-        ahead = AHEAD if self._setting.frozen else 1
+        ahead = AHEAD if self._setting.frozen and self._propose is None else 1
         for number, indices in islice(numbered, ahead - len(self._begun)):
-            self._begun.append(self._order(number, indices))
+            chosen = indices if self._propose is None else await self._chosen(self._propose, number, indices)
+            self._begun.append(self._order(number, chosen))
         oldest = self._begun[0]
         await self._session.wait_for(
             oldest.inbox.full.wait(),
             lambda: f"workers {oldest.inbox.missing} uploaded nothing for round {oldest.number}",
         )
+
+    async def _chosen(self, propose: Proposer, number: int, drawn: Tensor) -> Tensor:
+        """Return the batch that the attack wants, and let the parameters that it wants be in force."""
+        proposal = await self._session.failure.for_thread(propose, number)
+        if proposal is None:
+            return drawn
+        if proposal.parameters is not None:
+            evaluates = self._config.training.evaluate_first or self._config.training.evaluate_every is not None
+            self._parameters.pretend(proposal.parameters, sent=evaluates)
+            self._pretends = True
+        return drawn if proposal.indices is None else proposal.indices
 
     def _order(self, number: int, indices: Tensor) -> _Begun:
         topology, parameters = self._setting.topology, self._parameters
@@ -156,7 +188,11 @@ class Trainer:
     def _step(self, observation: Observation) -> None:
         """Take a round's step, and note that the round is done."""
         number, record, parameters = observation.round, self._record, self._parameters
-        parameters.update(number, observation.gradients)
+        if self._pretends:
+            parameters.be_true()
+            self._pretends = False
+        else:
+            parameters.update(number, observation.gradients)
         self._drawn.add(observation.indices)
         record.rounds = number
         record.train.rates.append(parameters.rate(number))

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from server.parameters import Parameters
-from server.schedule import batches_of
 from vfl.models.whole import known_model
 from vfl.observation import (
     AnyObservation,
@@ -21,6 +20,7 @@ from vfl.observation import (
     Setting,
     WorkerObservation,
 )
+from vfl.observation.schedule import batches_of
 from vfl.optimisers.training import TrainingConfig
 from vfl.seats import COORDINATOR, Seat
 

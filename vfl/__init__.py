@@ -1,6 +1,6 @@
 """What every party agrees on: configuration, models, partitions, data sets, scoring, and the `cafe` command.
 
-For notebooks and scripts: `vfl.run`, `vfl.simulate`, `vfl.attack` and `vfl.load`; docs/python.md.
+For notebooks and scripts: `vfl.run`, `vfl.simulate`, `vfl.attack`, `vfl.load` and `vfl.record`; docs/python.md.
 """
 
 import os
@@ -11,9 +11,9 @@ os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-PSK-AES256-CBC-SHA"
 
 TYPE_CHECKING = False  # as typing has it, which a file of the user's may be called
 if TYPE_CHECKING:
-    from vfl.api import Images, Run, Simulation, attack, load, run, simulate
+    from vfl.api import Images, Run, Simulation, attack, load, record, run, simulate
 
-__all__ = ["Images", "Run", "Simulation", "attack", "load", "run", "simulate"]
+__all__ = ["Images", "Run", "Simulation", "attack", "load", "record", "run", "simulate"]
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Runs from Python, for notebooks and scripts: `vfl.run`, `vfl.attack`, `vfl.load` and `vfl.simulate`.
+"""Runs from Python, for notebooks and scripts: `vfl.run`, `vfl.attack`, `vfl.load`, `vfl.simulate`, `vfl.record`.
 
 A run is the same `cafe` command in a process of its own: it neither minds an event loop that is running here, nor needs
 `if __name__ == "__main__"`. It ends with the process that started it.
@@ -32,7 +32,10 @@ from vfl.folder.words import numbers_in_words
 from vfl.packages import import_ours, python_path
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from vfl.config import RunConfig
+    from vfl.elsewhere.recorder import Recorder
     from vfl.observation import ModelTensors, Setting
     from vfl.recovery import Recovery
 
@@ -106,6 +109,25 @@ def attack(
     chosen = [] if name is None else ["--attack", name]
     _cafe(["attack", *each, *chosen, *_changes(set), "--out", str(folder)], quiet)
     return load(folder)
+
+
+def record(
+    folder: str | Path, bottoms: "Sequence[nn.Module]", top: "nn.Module | None" = None, **known: Any
+) -> "Recorder":
+    """Record what reaches the server of your own training loop, as a transcript that `cafe attack` takes.
+
+    `bottoms` are the parties' networks, `top` the one behind their outputs; `known` is what `Recorded` lists:
+    sample_shape, classes, samples, and what you can say beyond that. Use it as a context manager, and call its `round`
+    after each `backward`.
+    """
+    import_ours()
+    from vfl.elsewhere.recorder import Recorded, Recorder
+
+    try:
+        said = Recorded(**known)
+    except TypeError as error:
+        raise UserError(f"vfl.record: {str(error).removeprefix('Recorded.__init__() ')}") from None
+    return Recorder(Path(folder), bottoms, top, said)
 
 
 def load(folder: str | Path) -> "Run":

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from vfl.errors import UserError
+from vfl.errors import UserError, missing_extra
 
 PROBE_SECONDS = 5.0
 """How long a cluster's head may take to answer. Ray itself would ask for minutes."""
@@ -57,7 +57,7 @@ def leave() -> None:
 def check_cluster(address: str | None, option: str) -> None:
     """Refuse to go on without Ray, or with an address where no cluster answers; nothing is started."""
     if importlib.util.find_spec("ray") is None:
-        raise UserError(f"{option}: Ray is not installed here; pip install 'cafe-vfl[ray]'")
+        raise missing_extra(option, "Ray", "ray")
     if address in (None, "auto"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")

@@ -1,10 +1,24 @@
-"""Errors that a person can act on: one sentence each, and the exit code that goes with it."""
+"""Errors that a person can act on: one sentence each, its code, and the exit code that goes with it."""
+
+import re
+import sys
+
+from vfl.error_codes import code_of
 
 
 class CafeError(Exception):
-    """An error that ends the command with one sentence instead of a traceback."""
+    """An error that ends the command with one sentence instead of a traceback.
+
+    Its code (docs/errors.md) is the one given, that of its class, or that of the module which raises it.
+    """
 
     exit_code = 1
+    code = ""
+
+    def __init__(self, *words: object, code: str | None = None) -> None:
+        super().__init__(*words)
+        raised_in = sys._getframe(1).f_globals.get("__name__", "")
+        self.code = code if code is not None else type(self).code or code_of(raised_in)
 
 
 class UserError(CafeError):
@@ -20,9 +34,17 @@ class RunFailedError(CafeError):
 
 
 class InterruptedRunError(CafeError):
-    """A run that a person stopped."""
+    """A run that a person stopped: nothing to explain, so it has no code."""
 
     exit_code = 130
+
+    def __init__(self, *words: object) -> None:
+        super().__init__(*words, code="")
+
+
+def missing_extra(what: str, library: str, extra: str) -> UserError:
+    """Return the error of what needs a library that the base installation has not; it has the command that gets it."""
+    return UserError(f"{what}: {library} is not installed here; pip install 'cafe-vfl[{extra}]'", code="E11")
 
 
 def in_words(error: Exception) -> CafeError:
@@ -45,7 +67,11 @@ def is_want_of_memory(error: Exception) -> bool:
     )
 
 
-def from_words(exit_code: int, sentence: str) -> CafeError:
-    """Return the error that another process ended with, by its exit code and sentence."""
-    kinds: dict[int, type[CafeError]] = {2: UserError, 130: InterruptedRunError}
-    return kinds.get(exit_code, RunFailedError)(sentence)
+def from_words(exit_code: int, sentence: str, code: str = "E62") -> CafeError:
+    """Return the error that another process ended with, by its exit code and sentence; one at its end is its code."""
+    printed = re.fullmatch(r"(.*) \[(E\d+)\]", sentence, re.DOTALL)
+    if printed:
+        sentence, code = printed.groups()
+    if exit_code == InterruptedRunError.exit_code:
+        return InterruptedRunError(sentence)
+    return (UserError if exit_code == UserError.exit_code else RunFailedError)(sentence, code=code)

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from vfl.errors import CafeError, RunFailedError, UserError
 from vfl.limits import NAME_CHARACTERS, plain
+from vfl.shipped import shipped_root
 
 _NAME = re.compile(r"\w[\w.:-]*", re.ASCII)
 OURS = ("attacker", "vfl", "worker")
@@ -146,8 +147,9 @@ class Registry(Generic[P]):
     def _import_from(self, name: str) -> Any:
         module, _, attribute = name.partition(":")
         here = Path.cwd()
-        if str(here) not in sys.path:  # a file of the working folder can be named; last, or it could hide another's
-            sys.path.append(str(here))
+        for folder in (str(here), str(shipped_root())):  # where files can be named; last, or they could hide another's
+            if folder not in sys.path:
+                sys.path.append(folder)
         try:
             return getattr(importlib.import_module(module), attribute)
         except (Exception, SystemExit) as error:  # whatever a module of another's does when it is imported

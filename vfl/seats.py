@@ -1,7 +1,7 @@
-"""Who is curious: the coordinator, the label holder, a worker, or several of them together."""
+"""Who is curious: the coordinator, which may also be malicious, the label holder, a worker, or several together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -19,6 +19,8 @@ class Seat:
     kind: SeatKind
     worker: int | None = None
     """The party's number; None for the coordinator."""
+    malicious: bool = field(default=False, compare=False)
+    """Whether the party also does what its attack proposes; what it sees is the same."""
 
     @property
     def slug(self) -> str:
@@ -26,7 +28,8 @@ class Seat:
         return f"worker-{self.worker}" if self.kind == "worker" else self.kind
 
     def __str__(self) -> str:
-        return f"worker {self.worker}" if self.kind == "worker" else f"the {self.kind.replace('_', ' ')}"
+        named = f"worker {self.worker}" if self.kind == "worker" else f"the {self.kind.replace('_', ' ')}"
+        return f"the malicious {self.kind}" if self.malicious else named
 
 
 COORDINATOR = Seat("coordinator")
@@ -38,7 +41,15 @@ class WorkerSeat(Section):
     worker: int = Field(ge=0)
 
 
+class MaliciousSeat(Section):
+    """A coordinator that orders what its attack proposes, as the config names it: `{coordinator: malicious}`."""
+
+    coordinator: Literal["malicious"]
+
+
 def _seat_form(value: Any) -> str:
+    if isinstance(value, MaliciousSeat) or (isinstance(value, dict) and "coordinator" in value):
+        return "(malicious)"
     return "(a worker)" if isinstance(value, dict | WorkerSeat) else "(a name)"
 
 
@@ -47,14 +58,17 @@ def _adversary_form(value: Any) -> str:
 
 
 OneSeat = Annotated[
-    Annotated[Literal["coordinator", "label_holder"], Tag("(a name)")] | Annotated[WorkerSeat, Tag("(a worker)")],
+    Annotated[Literal["coordinator", "label_holder"], Tag("(a name)")]
+    | Annotated[WorkerSeat, Tag("(a worker)")]
+    | Annotated[MaliciousSeat, Tag("(malicious)")],
     Discriminator(_seat_form),
 ]
 Adversary = Annotated[
     Annotated[OneSeat, Tag("(one)")] | Annotated[tuple[OneSeat, ...], Field(min_length=1), Tag("(several)")],
     Discriminator(_adversary_form),
 ]
-"""What a config and a summary say of who is curious: `coordinator`, `label_holder`, `{worker: 2}`, or a list."""
+"""Who is curious, as config and summary say it: `coordinator`, `label_holder`, `{worker: 2}`, a list of these;
+`{coordinator: malicious}`."""
 
 
 def seats_of(adversary: Any, topology: Topology) -> tuple[Seat, ...]:
@@ -64,6 +78,8 @@ def seats_of(adversary: Any, topology: Topology) -> tuple[Seat, ...]:
     twice = next((seat for place, seat in enumerate(seats) if seat in seats[:place]), None)
     if twice is not None:
         raise ValueError(f"adversary names {twice} twice")
+    if any(seat.malicious for seat in seats) and (len(seats) > 1 or topology.is_horizontal):
+        raise ValueError("adversary: a malicious coordinator acts alone, in a vertical federation")
     if topology.is_horizontal and seats != (COORDINATOR,):
         raise ValueError(
             "adversary: the workers of a horizontal federation exchange nothing with each other; the coordinator is "
@@ -75,6 +91,8 @@ def seats_of(adversary: Any, topology: Topology) -> tuple[Seat, ...]:
 def _seat(one: Any, topology: Topology) -> Seat:
     if one == "coordinator":
         return COORDINATOR
+    if isinstance(one, MaliciousSeat):
+        return Seat("coordinator", malicious=True)
     if one == "label_holder":
         if topology.labels_at_coordinator:
             raise ValueError(
@@ -92,8 +110,12 @@ def _seat(one: Any, topology: Topology) -> Seat:
 
 def adversary_of(seats: Sequence[Seat]) -> Any:
     """Return seats as a config has them."""
-    named = [{"worker": seat.worker} if seat.kind == "worker" else seat.kind for seat in seats]
+    named = [{"worker": seat.worker} if seat.kind == "worker" else _named(seat) for seat in seats]
     return named[0] if len(named) == 1 else named
+
+
+def _named(seat: Seat) -> Any:
+    return {seat.kind: "malicious"} if seat.malicious else seat.kind
 
 
 def names_of_seats(seats: Sequence[Seat]) -> str:

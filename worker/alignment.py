@@ -20,7 +20,7 @@ from vfl.datasets.slices import NONE, WorkerData, check_alone, load_data, slice_
 from vfl.datasets.tables import TableSet
 from vfl.datasets.tables.doubts import doubts_of
 from vfl.datasets.tables.holdings import Holding
-from vfl.errors import RunFailedError, UserError
+from vfl.errors import RunFailedError, UserError, missing_extra
 from vfl.limits import PRIVATE_BYTES, PRIVATE_IDS, plain
 from vfl.net.alignment import HASH_BYTES, from_bytes, keyed_hashes, pass_parts, pieces, rows_of
 from vfl.net.network import PROTOCOL_VERSION, hang_up, sentence
@@ -223,7 +223,7 @@ def load_library() -> Any:
     try:
         return import_module("private_set_intersection.python")
     except ImportError:
-        raise UserError("--psi: needs a library; pip install 'cafe-vfl[psi]'") from None
+        raise missing_extra("--psi", "OpenMined's library", "psi") from None
 
 
 def _parsed(message: Any, data: bytes) -> Any:

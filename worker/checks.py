@@ -18,8 +18,10 @@ from vfl.datasets.slices import WorkerData
 from vfl.errors import RunFailedError
 from vfl.limits import LARGEST_PARAMETER, NAME_CHARACTERS, PARAMETER_BYTES
 from vfl.observation import Tensors
+from vfl.observation.schedule import batches
 from worker.defences import Plan
 from worker.rendezvous import rows_digest
+from worker.steps import SWITCH, Steps
 from worker.widths import Widths
 
 _NUMBER_BYTES = 4
@@ -36,7 +38,8 @@ class OrderChecks:
         self._config, self._data, self._plan = config, data, plan
         self._widths = Widths(config, data, plan.worker)
         self._tests = 0 if data.x_test is None else len(data.x_test)
-        self._batches = _Batches(plan)
+        self._batches = _Batches(config, plan)
+        self._steps = Steps(config, plan, max(len(data.x), data.most))
         self._evaluated: set[int] = set()
         """Versions of the parameters on which test samples were counted."""
 
@@ -53,18 +56,29 @@ class OrderChecks:
         """Refuse parameters that are announced and are not those of this worker's models, `own`."""
         _refuse(self._announced_problems(order, own))
 
-    def parameters(self, tensors: Tensors) -> None:
-        """Refuse parameters with which nothing can be computed, before they are loaded."""
+    def parameters(self, version: int, tensors: Tensors, own: Mapping[str, Tensor]) -> None:
+        """Refuse parameters with which nothing can be computed, or that do not follow from those in force, `own`."""
         _refuse(_value_problems(tensors))
+        _refuse(self._steps.problems(version, tensors, own))
+        self._steps.follow(version, tensors)
 
     def round(self, order: Round) -> None:
         """Refuse a round that the config does not plan, or samples that its batch or evaluation cannot be."""
         if order.purpose == Purpose.PURPOSE_TRAIN:
             _refuse(self._batches.problems(order))
+            _refuse(self._version_problems(order))
             self._batches.follow(order)
         else:
             _refuse(self._evaluation_problems(order))
             self._evaluated.add(order.parameters_version)
+
+    def start_late(self) -> None:
+        """Hear that an earlier process was this worker: the parameters may have moved before this one came."""
+        self._steps.late = True
+
+    def uploaded(self, number: int, gradients: Tensors) -> None:
+        """Remember what this worker uploaded: the next parameters are to follow from it."""
+        self._steps.uploaded(number, gradients)
 
     def end(self, end: End) -> None:
         """Refuse an end after more rounds than are planned: what a defence's secret is for would seem to be over."""
@@ -102,6 +116,12 @@ class OrderChecks:
                 same = "is the config's model section the same on both?"
                 yield f"the coordinator's {name} has shape {theirs}, this worker's {ours}: {same}"
 
+    def _version_problems(self, order: Round) -> Iterator[str]:
+        planned = self._steps.version_of(order.round)
+        if self._config.federation.checks.steps and order.parameters_version != planned:
+            wants = f"round {order.round} wants parameters {order.parameters_version}"
+            yield f"{wants}, and by the config here it is played with parameters {planned}"
+
     def _evaluation_problems(self, order: Round) -> Iterator[str]:
         if order.purpose != Purpose.PURPOSE_EVALUATE:
             yield f"round {order.round} has no purpose that this worker knows"
@@ -120,14 +140,20 @@ class OrderChecks:
 class _Batches:
     """The batches of training rounds: how large each may be, and which samples those so far were of."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, config: RunConfig, plan: Plan) -> None:
+        self._plan, self._checks = plan, config.federation.checks
+        own = plan.worker if config.topology.is_horizontal else 0
+        schedule, size = config.federation.schedule, plan.batch_size
+        self._agreed = batches(schedule, plan.samples, size, plan.rounds, seed=config.seed, worker=own)
+        """What all parties draw from the seed that they agreed on before the first round."""
         self._size = min(plan.batch_size, plan.samples)
         self._short = plan.samples % self._size or self._size
         """What is left for an epoch's last batch."""
         self._followed = np.zeros(plan.rounds + 1, dtype=np.uint64)
         """Of each round a digest of its samples; 0 for those that were not ordered yet."""
-        self._last = 0
+        self._planned = np.zeros(plan.rounds + 1, dtype=np.uint64)
+        """The same of the agreed batches, as far as they are drawn."""
+        self._drawn = self._last = 0
 
     def problems(self, order: Round) -> Iterator[str]:
         """Yield what is wrong with the samples of a round, or with its number."""
@@ -136,7 +162,7 @@ class _Batches:
             yield f"the coordinator orders round {number}, and the config here plans {plan.rounds}"
             return
         least, most = self._sizes(number)
-        if not least <= len(rows) <= most:
+        if not rows or (self._checks.sizes and not least <= len(rows) <= most):
             planned = f"{least}" if least == most else f"{least} to {most}"
             yield f"round {number} names {len(rows)} samples, and the config here plans batches of {planned}"
             return
@@ -149,11 +175,21 @@ class _Batches:
         before = self._followed[number]
         if before and before != _digest(rows):
             yield f"round {number} was ordered before, with other samples"
+        if self._checks.schedule and self._agreed_digest(number) != _digest(rows):
+            other = f"round {number} names other samples than the agreed schedule, which follows from the config's seed"
+            yield f"{other}: is the seed the same in both configs? {SWITCH}"
 
     def follow(self, order: Round) -> None:
         """Remember a round that is followed."""
         self._followed[order.round] = _digest(order.indices)
         self._last = max(self._last, order.round)
+
+    def _agreed_digest(self, number: int) -> np.uint64:
+        """Draw the agreed batches up to a round, and return the digest of its samples."""
+        while self._drawn < number:
+            self._drawn += 1
+            self._planned[self._drawn] = _digest(next(self._agreed).tolist())
+        return np.uint64(self._planned[number])
 
     def _sizes(self, number: int) -> tuple[int, int]:
         """Return the fewest and the most samples that a round's batch can have."""

@@ -15,6 +15,8 @@ from worker.augment import augmented
 
 TRAINING = TrainingConfig()
 
+Penalty = Callable[[Tensor, Tensor], Tensor | None]
+
 
 class Bottom:
     """A worker's bottom model on its slice of the samples."""
@@ -52,14 +54,15 @@ class Bottom:
             output: Tensor = self.model(self._x_test[indices])
         return output
 
-    def backward(self, output_gradient: Tensor) -> Tensors:
+    def backward(self, output_gradient: Tensor, penalty: Penalty = lambda *_: None) -> Tensors:
         """Return the gradients of the parameters, given the loss's gradient of the last outputs.
 
         A worker that takes local steps returns their mean, each at the parameters that the steps before lead to, and
-        all with the same gradient of the outputs (FedBCD, Liu et al. 2019).
+        all with the same gradient of the outputs (FedBCD, Liu et al. 2019). `penalty` is what the worker adds to the
+        loss, as a function of its slice of the batch and the outputs.
         """
         output, self._output = self._output, torch.empty(0)
-        first = self._gradients(output, output_gradient)
+        first = self._gradients(output, output_gradient, penalty)
         steps = self._training.local_steps
         if steps == 1 or not first:
             return first
@@ -67,15 +70,17 @@ class Bottom:
         def again() -> Tensors:
             with running(self.model, "forward"):
                 output = self.model(self._input)
-            return self._gradients(output, output_gradient)
+            return self._gradients(output, output_gradient, penalty)
 
         return mean_of_steps(self.model, first, again, steps=steps, lr=self._training.local_lr or 0.0)
 
-    def _gradients(self, output: Tensor, output_gradient: Tensor) -> Tensors:
+    def _gradients(self, output: Tensor, output_gradient: Tensor, penalty: Penalty) -> Tensors:
         if not self.parameters:
             return {}
         # The same bits as grad(output, parameters, output_gradient), which would import SymPy just to compare shapes
         product = (output * output_gradient.to(output.device)).sum()
+        more = penalty(self._input, output)
+        product = product if more is None else product + more
         if not product.requires_grad:  # the output depends on no parameter
             return {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
         with running(self.model, "backward"):

@@ -96,6 +96,7 @@ class Session:
         self._link = keep_joining(lambda left: self._join(request, left), patience, doubted=doubted, say=self._say)
         if self._link.generation:  # an earlier process was this worker
             self._trainer.defence.start_late()
+            self._checks.start_late()
         else:
             self._trainer.defence.start_first()
         try:
@@ -243,7 +244,7 @@ class Session:
             tensors = assembler.finish()
         except CodecError as error:
             raise RunFailedError(f"the coordinator sent broken parameters: {error}") from None
-        self._checks.parameters(tensors)
+        self._checks.parameters(order.version, tensors, self._trainer.parameters)
         self._trainer.load(tensors, order.version)
         self._version = order.version
 
@@ -255,6 +256,8 @@ class Session:
         self._checks.round(order)
         indices = torch.tensor(list(order.indices), dtype=torch.int64)
         if order.purpose != Purpose.PURPOSE_EVALUATE:
-            self._link.upload(self._run_id, number, self._trainer.train(number, indices), self._rendezvous.bytes)
+            made = self._trainer.train(number, indices)
+            self._checks.uploaded(number, made.gradients)
+            self._link.upload(self._run_id, number, made, self._rendezvous.bytes)
         elif counted := self._trainer.evaluate(number, indices):
             self._link.report(self._run_id, number, counted, self._rendezvous.bytes)

@@ -128,7 +128,7 @@ class Trainer:
         loss, top_gradients = (learned.loss, learned.top_gradients) if learned else (None, {})
         drawing = seeded(self._config.seed, f"local steps of worker {self._worker}", number)
         with drawing if self._config.training.local_steps > 1 else nullcontext():
-            bottom = self._bottom.backward(gradient)
+            bottom = self._bottom.backward(gradient, self.defence.penalty)
         gradients = with_prefix(BOTTOM, bottom) | with_prefix(TOP, top_gradients)
         try:
             x, model = self._bottom.batch(rows), self._bottom.model

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from attacker.inversion import InversionOptions, invert
+from attacker.inversion import InversionOptions, Wanted, invert
 from attacker.inversion.attempt import roughness
 from attacker.inversion.objective import Objective
 from attacker.inversion.values import allowed
@@ -49,9 +49,8 @@ def invert_inexact(
         def step(at: int, _: int, before: int = done) -> None:
             progress(before + at, 2 * len(h))
 
-        found = invert(
-            model.float(), layer, h[members].float(), shape, seed=seed, device=device, options=how, progress=step
-        )
+        wanted = Wanted(model.float(), layer, h[members].float(), shape)
+        found = invert(wanted, seed=seed, device=device, options=how, progress=step)
         x[members] = found.x.float().cpu()
         off[members] = torch.maximum(off[members], found.residual.double().cpu())
         done += len(members)

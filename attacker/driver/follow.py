@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attacker.interface import Attack, Progress, Recovery, Resumable, Setting, silent
+from attacker.interface import Attack, Progress, Proposal, Recovery, Resumable, Setting, silent
 from vfl.errors import UserError
 from vfl.folder.recovered import write_partial, write_snapshot
 from vfl.observation import AnyObservation
@@ -41,6 +41,17 @@ class Follower:
                 if self._snapshots is not None:
                     self._snapshots.take(observation.round, self.recover)
             yield observation.round
+
+    @property
+    def active(self) -> bool:
+        """Whether the attack proposes what a malicious coordinator orders."""
+        return getattr(self._attack, "propose", None) is not None
+
+    def propose(self, number: int) -> Proposal | None:
+        """Return what the attack wants ordered in a round; it has seen all rounds before it."""
+        propose = getattr(self._attack, "propose", None)
+        proposed: Proposal | None = None if propose is None else propose(number)
+        return proposed
 
     @property
     def resumable(self) -> bool:

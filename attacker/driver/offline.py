@@ -1,6 +1,7 @@
 """An attack on what curious parties recorded, without a federation."""
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,21 +26,28 @@ COPIES = 4
 
 
 def attack_transcript(
-    transcript: Transcript, config: RunConfig, folder: Path, *, others: Sequence[Transcript] = ()
+    transcript: Transcript,
+    config: RunConfig,
+    folder: Path,
+    *,
+    others: Sequence[Transcript] = (),
+    most: int | None = None,
 ) -> None:
     """Show the config's attack all complete rounds, let it recover, and write the folder as a run would.
 
-    With `others` of the same run it is that of a coalition, which is shown each round as all of them saw it.
+    With `others` of the same run it is that of a coalition, which is shown each round as all of them saw it. `most` is
+    how many rounds are shown at the most, the first ones.
     """
     recorded = (transcript, *others)
-    setting, rounds = _known(recorded, config), min(one.rounds for one in recorded)
+    setting = _known(recorded, config)
+    rounds = min([one.rounds for one in recorded] + ([] if most is None else [most]))
     with _memory_errors_explained(setting):
         follower = Follower(start_attack(config.attack, setting), Snapshots(folder, setting, config.snapshots))
         clear_run(folder)
         journal = Journal(folder)
         journal.run(config, setting.samples, setting.rounds)
         try:
-            _show(follower, recorded, journal)
+            _show(follower, recorded, journal, rounds)
             record = Record(rounds=rounds)
             conclude(follower.recover, record, config=config, setting=setting, out=folder, journal=journal)
         except Exception as error:
@@ -55,7 +63,7 @@ def attack_together(recorded: Sequence[Transcript], config: RunConfig, folder: P
     try:
         with _memory_errors_explained(setting):
             follower = Follower(start_attack(config.attack, setting), Snapshots(folder, setting, config.snapshots))
-            _show(follower, recorded, journal)
+            _show(follower, recorded, journal, min(one.rounds for one in recorded))
             return attacked(follower.recover, config, setting, folder, journal=journal)
     finally:
         journal.close()
@@ -71,11 +79,11 @@ def _known(recorded: Sequence[Transcript], config: RunConfig) -> Setting:
     return setting
 
 
-def _show(follower: Follower, recorded: Sequence[Transcript], journal: Journal) -> None:
+def _show(follower: Follower, recorded: Sequence[Transcript], journal: Journal, most: int) -> None:
     journal.state("attacking")
     rounds: Iterator[AnyObservation] = iter(recorded[0]) if len(recorded) == 1 else _together(recorded)
-    for number in follower.follow(rounds):
-        journal.step("observing", number, min(one.rounds for one in recorded))
+    for number in follower.follow(itertools.islice(rounds, most)):
+        journal.step("observing", number, most)
 
 
 def _together(recorded: Sequence[Transcript]) -> Iterator[AnyObservation]:

@@ -1,7 +1,8 @@
 """The attack's own process: it follows a curious party's transcript while the workers go on, then recovers.
 
 Over a pipe the party (the coordinator, as the words below have it, or any other) sends `Begin`, the number of each
-round that it has written, and None after the last. The attack answers with `Ready`, then with how many rounds it has
+round that it has written, and None after the last; a malicious coordinator also asks with `Propose` what to order next,
+and is answered with a pickled Proposal. The attack answers with `Ready`, then with how many rounds it has
 seen, its steps as (name, done, total), and its pickled Recovery, or the error that ends it. It ends when the pipe does:
 whatever happened to the coordinator, no process and no file is left.
 """
@@ -62,6 +63,13 @@ class Begin:
 
 
 @dataclass(frozen=True)
+class Propose:
+    """Asks what to order in a round; all rounds before it were sent."""
+
+    round: int
+
+
+@dataclass(frozen=True)
 class Ready:
     """What the attack answers when it can do with the setting."""
 
@@ -90,7 +98,9 @@ def main(pipe: Connection) -> None:
         if not isinstance(error, CafeError | OSError) and not is_want_of_memory(error):
             traceback.print_exc()
         said = in_words(error)
-        line.tell(from_words(said.exit_code, str(said)))  # an error of a plug-in's own class may be unknown there
+        line.tell(
+            from_words(said.exit_code, str(said), said.code)
+        )  # an error of a plug-in's own class may be unknown there
     line.listener.join()  # until the coordinator hangs up
 
 
@@ -150,10 +160,12 @@ class LiveAttack:
     def run(self, threads: int) -> Recovery:
         """Observe out of the workers' way, what is left after the last round at full speed, and recover."""
         over = self._line.no_more_rounds
-        rest = partial(self._pace.rest, over=over, hurried=self._disk_is_needed)
+        rest: Callable[[float], None] = partial(self._pace.rest, over=over, hurried=self._disk_is_needed)
+        if self._follower.active:  # the coordinator waits for what it proposes
+            rest = _no_rest
         out_of_the_way(lambda: self._follow(over.is_set, rest), over)
         # Still on one thread: sums depend on their number, and which rounds are left by now on the machine's load.
-        self._follow(self._line.messages.empty, lambda _worked: None)
+        self._follow(self._line.messages.empty, _no_rest)
         torch.set_num_threads(threads)  # the workers are gone
         return self._follower.recover(self._progress)
 
@@ -169,7 +181,9 @@ class LiveAttack:
     def _rounds(self, enough: Callable[[], bool]) -> Iterator[PartyObservation]:
         while not enough():
             number = self._line.messages.get()
-            if number is not None:
+            if isinstance(number, Propose):
+                self._line.tell(pickle.dumps(self._follower.propose(number.round)))
+            elif number is not None:
                 self._round_bytes = 0
                 yield self._reader.read(number)
 
@@ -190,3 +204,7 @@ class LiveAttack:
         """Whether the waiting rounds take half of what may wait, or as much as is free besides what no run may take."""
         free = shutil.disk_usage(self._places.disk.parent).free - RESERVE_BYTES
         return self._line.messages.qsize() * self._round_bytes >= min(free, self._begin.waiting_bytes // 2)
+
+
+def _no_rest(worked: float) -> None:
+    """Go on at once."""

@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from attacker.driver.process import Begin, Ready, main
-from attacker.interface import Progress, Recovery, Setting
+from attacker.driver.process import Begin, Propose, Ready, main
+from attacker.interface import Progress, Proposal, Recovery, Setting
 from vfl.config import RunConfig
 from vfl.errors import CafeError, InterruptedRunError, RunFailedError
 from vfl.folder.recovered import PARTIAL
@@ -94,6 +94,15 @@ class RemoteAttack:
         self.queue.longest = max(self.queue.longest, self._unread)
         self.queue.spilled += on_disk
         self._tell(observation.round)
+
+    def propose(self, number: int) -> Proposal | None:
+        """Ask the attack what to order in a round, when it has seen all that were shown."""
+        self._tell(Propose(number))
+        while True:
+            message = self._hear()
+            if isinstance(message, bytes):
+                proposal: Proposal | None = pickle.loads(message)  # as in `recover`  # nosec B301
+                return proposal
 
     def _has_room(self, size: int) -> bool:
         if self._spool is not None and not self._spool.has_room:

@@ -1,5 +1,7 @@
 """`exact`: one gradient gives a batch away; with frozen parameters, two epochs give every sample away, cheaper."""
 
+from typing import ClassVar
+
 from pydantic import Field
 
 from attacker.exact.attack import Either, ExactAttack
@@ -15,6 +17,7 @@ class Exact(AttackPlugin):
     """Rays of one gradient, intersecting subspaces or least squares, then inversion: beyond Jin et al. 2021 (CAFE)."""
 
     losses, weighs = EVERY_LOSS, True
+    needs: ClassVar[frozenset[str]] = frozenset({"parameters"})
     method: Wanted = Field(
         "auto", description="how steps I and II are solved; auto goes by the room in the layers, and by the outcome"
     )
@@ -24,11 +27,16 @@ class Exact(AttackPlugin):
 
     def choice(self, setting: Setting) -> Choice:
         """Decide what to do."""
-        choice = choose(setting, "one_gradient" if self.method == "auto" and not self.trust_indices else self.method)
-        if not self.trust_indices and choice.method != "one_gradient":
+        trusts = self._trusts(setting)
+        choice = choose(setting, "one_gradient" if self.method == "auto" and not trusts else self.method)
+        if not trusts and choice.method != "one_gradient":
             name = f"exact by {choice.method.replace('_', ' ')}"
-            raise RefusalError(name, Lack("indices to join rounds by", "attack.trust_indices is false"))
+            found = "attack.trust_indices is false" if not self.trust_indices else "the recorded server knows none"
+            raise RefusalError(name, Lack("indices to join rounds by", found))
         return choice
+
+    def _trusts(self, setting: Setting) -> bool:
+        return self.trust_indices and "indices" not in setting.unknown
 
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the schedule or the model cannot give the samples away."""
@@ -37,7 +45,7 @@ class Exact(AttackPlugin):
         if inversion is not None:
             inversion.check_engine()
         if choice.method == "one_gradient":
-            alone = OneGradient(setting, choice, inversion, trust_indices=self.trust_indices)
+            alone = OneGradient(setting, choice, inversion, trust_indices=self._trusts(setting))
             if choice.beside is None or inversion is None:
                 return alone
             return OrTogether(alone, ExactAttack(setting, choice.beside, inversion))

@@ -20,7 +20,7 @@ from attacker.exact.steps12.residual import UNSURE
 from attacker.exact.steps12.solve import Solved
 from attacker.exact.workers.labels import NOTE, Joined, Network, by_labels, join_workers, unjoined
 from attacker.interface import Progress, Recovery
-from attacker.inversion import InversionOptions
+from attacker.inversion import LATE, InversionOptions
 from attacker.inversion.values import prior
 from vfl.device import one_thread
 from vfl.errors import UserError
@@ -108,6 +108,8 @@ class ExactAttack:
         if self._inversion is None and not self._sees_data:
             raise UserError("attack exact with step_three false: the parameters moved, and step III is how it follows")
         options = self._inversion or InversionOptions()
+        # what is stuck there is so because its h is off: late attempts, made for hard data, are no help
+        options = options.model_copy(update={"attempts": min(LATE, options.attempts)})
         return recover_moving(
             self._setting, self._choice, trails, evidence=self._evidence, options=options, progress=progress
         )

@@ -5,16 +5,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
+import torch
 from torch import nn
 
 from attacker.exact.steps12.completion import too_few_rounds
-from attacker.exact.workers.tails import affine_after
+from attacker.exact.workers.tails import affine_after, mixes_after
 from attacker.least_squares import HIDDEN, SKETCH, undetermined, written_otherwise
 from attacker.refusal import FROZEN, Lack, RefusalError
-from attacker.steady import batchwise, by_chance, steady_input, zeros_before
+from attacker.steady import NORM, ROWS, batchwise, by_chance, mixes, steady_input, zeros_before
 from vfl.maths.cone import enough_zeros
 from vfl.models import build_bottom
 from vfl.models.layers import FullyConnected, fully_connected
+from vfl.models.whole import first_model
 from vfl.observation import Setting
 from vfl.partition import Shape
 
@@ -34,6 +36,10 @@ STEPS = (
     "Workers upload the mean of {} steps, in which their parameters move: a layer that sees the data shows them all "
     "the same, but certificates count what moved, and what lies behind other layers is blurred"
 )
+TOGETHER = (
+    "Batch norm in training mode: what flows into the attacked layer depends on the batch, so the slices of a batch "
+    "were looked for together, with the statistics that they have; nothing of this is certified"
+)
 MOST_BYTES = 1 << 29
 """What least squares may keep of the rounds beside subspaces, which may turn out to need no help."""
 
@@ -50,6 +56,8 @@ class Choice:
     """What to say if it leaves most of them open, and there is nothing beside it."""
     remark: str | None = None
     """What to say in any case."""
+    jointly: bool = False
+    """Whether what flows into the layers depends on the batch, so that its slices are looked for together."""
 
 
 def choose(setting: Setting, wanted: Wanted) -> Choice:
@@ -57,6 +65,8 @@ def choose(setting: Setting, wanted: Wanted) -> Choice:
     case = _Case.of(setting)
     if case.chance:
         return _despite_chance(case, wanted)
+    if case.company:
+        return _despite_company(case, wanted)
     choice = _steady(case, wanted)
     return choice if setting.local_steps == 1 else replace(choice, remark=STEPS.format(setting.local_steps))
 
@@ -90,16 +100,19 @@ class _Case:
     """Of each worker those that can be attacked, at least one."""
     chance: Sequence[Lack]
     """What in the model makes a sample's gradient differ each time."""
+    company: Sequence[Lack]
+    """What makes it depend on its batch."""
 
     @classmethod
     def of(cls, setting: Setting) -> "_Case":
         """Look at the models; raise RefusalError with what stands in the way of every method."""
         bottoms = [build_bottom(setting.model, box.shape, setting.seed, m) for m, box in enumerate(setting.boxes)]
         chance = by_chance(setting)
-        lacks = batchwise(setting)
-        if lacks:
-            raise RefusalError("exact", *lacks)
-        return cls(setting, bottoms, [_usable(setting, m, bottom) for m, bottom in enumerate(bottoms)], chance)
+        company = batchwise(setting)
+        if company and (chance or not all(NORM in lack.found for lack in company)):
+            raise RefusalError("exact", *company, *chance)
+        usable = [_usable(setting, m, bottom) for m, bottom in enumerate(bottoms)]
+        return cls(setting, bottoms, usable, chance, company)
 
     def choice(self, method: Method) -> Choice:
         """Return what is done by a method that does not refuse."""
@@ -266,6 +279,24 @@ def _despite_chance(case: _Case, wanted: Wanted) -> Choice:
             if all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
                 return replace(choice, remark=CHANCE)
     raise RefusalError("exact", *lacks)
+
+
+def _despite_company(case: _Case, wanted: Wanted) -> Choice:
+    """Choose one gradient where batch norm, or the like, comes before the attacked layers alone."""
+    refusal = _one_gradient_refusal(case)
+    lacks = [*case.company, *([replace(refusal, by="one gradient")] if refusal else ())]
+    if refusal or wanted not in ("auto", "one_gradient"):
+        raise RefusalError("exact", *lacks)
+    choice, setting = case.choice("one_gradient"), case.setting
+    top, widths = first_model(setting).top, first_model(setting).widths
+    vectors = torch.rand(len(ROWS), sum(widths), generator=torch.Generator().manual_seed(0))
+    parts = zip(case.bottoms, setting.boxes, choice.layers, strict=True)
+    after = [worker for worker, (model, box, layer) in enumerate(parts) if mixes_after(model, layer.name, box.shape)]
+    if after or mixes(top, lambda model, rows: model(vectors[rows])):
+        where = f"after the layer {choice.layers[after[0]].name} of worker {after[0]}" if after else "in the top model"
+        needs = "batch norm in training mode before the attacked layer alone, of whose inputs one gradient tells"
+        raise RefusalError("exact", Lack(needs, f"there is some {where}"))
+    return replace(choice, remark=TOGETHER, jointly=True)
 
 
 def squares_bytes(setting: Setting, layers: Sequence[FullyConnected]) -> int:

@@ -1,6 +1,6 @@
 """From every worker's representations to its slices: h itself where the layer sees the data, else by inversion."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from attacker.exact.choice import Choice
 from attacker.interface import Progress, Recovery, share
-from attacker.inversion import InversionOptions, invert
+from attacker.inversion import InversionOptions, Wanted, invert_together
 from attacker.inversion.values import likeliest_length
 from vfl.models.layers import FullyConnected
 from vfl.observation import ModelTensors, Setting, Tensors
+from vfl.partition import Shape
 
 
 @dataclass(frozen=True)
@@ -55,69 +56,71 @@ def step_three(
     """
     if options is None and not all(layer.sees_data for layer in choice.layers):
         return None
-    slices: list[Tensor] = []
-    residuals: list[Tensor] = []
-
-    def offer(part: Tensor) -> None:
-        share(progress, lambda: unfinished(setting, [*slices, part], cells))
-
+    slices = [torch.full((len(h), *box.shape), torch.nan) for h, box in zip(found, setting.boxes, strict=True)]
+    residual = torch.full((len(found[0]), setting.workers), torch.nan)
+    hidden: list[_Hidden] = []
     for worker, (layer, box, h) in enumerate(zip(choice.layers, setting.boxes, found, strict=True)):
         if layer.sees_data:
             part = h.reshape(-1, *box.shape)
-            slices.append((part if layer.bias else likeliest_length(part)).float())
-            residuals.append(torch.where(h.isfinite().all(dim=1), 0.0, torch.nan))
-        else:
-            assert options is not None
-            own = tuple(version.bottoms[worker] for version in versions)
-            inversion = _Inversion(setting, options, worker, layer, bottoms[worker], own, version_of)
-            x, residual = inversion.run(h, progress, offer)
-            slices.append(x)
-            residuals.append(residual)
-    return Inverted(tuple(slices), torch.stack(residuals, dim=1), options.acceptable if options else 0.0)
+            slices[worker] = (part if layer.bias else likeliest_length(part)).float()
+            residual[:, worker] = torch.where(h.isfinite().all(dim=1), 0.0, torch.nan)
+        elif bool(h.isfinite().all(dim=1).any()):
+            moved = tuple(version.bottoms[worker] for version in versions)
+            model, shape = bottoms[worker], box.shape
+            own = _Hidden.of(worker, layer, model, h, shape=shape, versions=moved, version_of=version_of)
+            hidden.append(own)
+
+    def offer(parts: Sequence[Tensor]) -> None:
+        share(progress, lambda: unfinished(setting, fill(parts), cells))
+
+    def fill(parts: Sequence[Tensor]) -> list[Tensor]:
+        for own, x in zip(hidden, parts, strict=True):
+            slices[own.worker][own.known] = x.float().cpu()[own.which]
+        return slices
+
+    if hidden:
+        assert options is not None
+        done = invert_together(
+            [own.wanted for own in hidden], seed=setting.seed, device=setting.device, options=options,
+            progress=lambda at, of: progress("step III", at, of), offer=offer,
+        )  # fmt: skip
+        fill([one.x for one in done])
+        for own, one in zip(hidden, done, strict=True):
+            residual[own.known, own.worker] = one.residual.float().cpu()[own.which]
+    return Inverted(tuple(slices), residual, options.acceptable if options else 0.0)
 
 
 @dataclass(frozen=True)
-class _Inversion:
-    """One worker's step III."""
+class _Hidden:
+    """One worker's representations to invert: those that are known, identical ones once."""
 
-    setting: Setting
-    options: InversionOptions
     worker: int
-    layer: FullyConnected
-    model: nn.Module
-    versions: tuple[Tensors, ...]
-    version_of: Tensor | None
+    wanted: Wanted
+    known: Tensor
+    which: Tensor
+    """(known,): which of the wanted each of them is."""
 
-    def run(self, h: Tensor, progress: Progress, offer: Callable[[Tensor], None]) -> tuple[Tensor, Tensor]:
-        """Return the slices and how far their representations are from these; identical ones are inverted once."""
+    @classmethod
+    def of(
+        cls, worker: int, layer: FullyConnected, model: nn.Module, h: Tensor, *, shape: Shape,
+        versions: tuple[Tensors, ...], version_of: Tensor | None,
+    ) -> "_Hidden":  # fmt: skip
+        """Look for identical ones."""
         known = h.isfinite().all(dim=1).nonzero()[:, 0]
-        shape = self.setting.boxes[self.worker].shape
-        slices, residual = torch.full((len(h), *shape), torch.nan), torch.full((len(h),), torch.nan)
-        if len(known) == 0:
-            return slices, residual
-        version = torch.zeros(len(known)) if self.version_of is None else self.version_of[known]
+        version = torch.zeros(len(known)) if version_of is None else version_of[known]
         both = torch.cat([h[known].float(), version[:, None].float()], dim=1)
         distinct, which = both.unique(dim=0, return_inverse=True)
-
-        def show(x: Tensor) -> None:
-            part = torch.full_like(slices, torch.nan)
-            part[known] = x.float()[which]
-            offer(part)
-
-        def step(at: int, of: int) -> None:
-            done = int((self.worker + at / max(of, 1)) * self.setting.samples)
-            progress("step III", done, self.setting.workers * self.setting.samples)
-
-        done = invert(
-            self.model.float(), self.layer.name, distinct[:, :-1], shape, seed=self.setting.seed,
-            device=self.setting.device, options=self.options, progress=step, offer=show, unit=not self.layer.bias,
-            versions=self.versions, version_of=distinct[:, -1].long(),
+        wanted = Wanted(
+            model.float(), layer.name, distinct[:, :-1], shape,
+            unit=not layer.bias, versions=versions, version_of=distinct[:, -1].long(),
         )  # fmt: skip
-        slices[known], residual[known] = done.x.float().cpu()[which], done.residual.float().cpu()[which]
-        return slices, residual
+        return cls(worker, wanted, known, which)
 
 
 def unfinished(setting: Setting, slices: Sequence[Tensor], cells: tuple[tuple[int, ...], ...]) -> Recovery:
-    """Return an estimate on the way: the first workers' slices, NaN for those to come."""
-    ahead = [torch.full((setting.samples, *box.shape), torch.nan) for box in setting.boxes[len(slices) :]]
-    return Recovery(slices=(*slices, *ahead), cells=cells)
+    """Return an estimate on the way: as many rows as there are samples, NaN for those to come."""
+    whole = [torch.full((setting.samples, *box.shape), torch.nan) for box in setting.boxes]
+    for part, own in zip(whole, slices, strict=False):
+        rows = min(len(part), len(own))
+        part[:rows] = own[:rows]
+    return Recovery(slices=tuple(whole), cells=cells)

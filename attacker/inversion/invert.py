@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -16,6 +16,8 @@ from attacker.inversion.values import InversionOptions
 from vfl.device import one_thread, resolve_device
 from vfl.observation import Tensors
 
+LATE, NEARLY = 6, 0.05
+"""The attempt from which on only samples with a smaller residual are tried again: others' h may be no sample's."""
 SAME = (1e-4, 0.05)
 """Two attempts have found the same when they differ by less in mean square, and in residual by less, relative."""
 
@@ -28,65 +30,111 @@ class Inversion:
     residual: Tensor
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What one model is to be inverted for: data whose representations at the layer are the targets."""
+
+    model: nn.Module
+    layer: str
+    targets: Tensor
+    """(samples, inputs of the layer)."""
+    shape: tuple[int, ...]
+    """Of a sample."""
+    unit: bool = False
+    """Whether targets are directions: representations of any length along them will do."""
+    versions: Sequence[Tensors] = ()
+    """The parameters, where targets were made with different ones."""
+    version_of: Tensor | None = None
+    """(samples,): which of them are whose."""
+
+
 def invert(
-    model: nn.Module,
-    layer: str,
-    targets: Tensor,
-    shape: tuple[int, ...],
+    wanted: Wanted, *, seed: int, device: str, options: InversionOptions, progress: Callable[[int, int], None]
+) -> Inversion:
+    """Return the data of one model."""
+    return invert_together([wanted], seed=seed, device=device, options=options, progress=progress)[0]
+
+
+def invert_together(
+    wanted: Sequence[Wanted],
     *,
     seed: int,
     device: str,
     options: InversionOptions,
     progress: Callable[[int, int], None],
-    offer: Callable[[Tensor], None] = lambda _: None,
-    unit: bool = False,
-    versions: Sequence[Tensors] = (),
-    version_of: Tensor | None = None,
-) -> Inversion:
-    """Return data whose representations at the layer are the targets (samples, inputs of the layer).
+    offer: Callable[[Sequence[Tensor]], None] = lambda _: None,
+) -> list[Inversion]:
+    """Return the data of several models, whose few hard samples are tried again side by side, on all cores.
 
-    With `unit` the targets are directions: representations of any length along them will do. `offer` is shown what
-    there is so far whenever it gets better; it must not keep it. Where targets were made with different parameters,
-    `versions` has these, and `version_of` (samples,) says which are whose.
+    `offer` is shown what there is so far whenever it gets better; it must not keep it.
     """
     place = torch.device(resolve_device(device))
-    frozen = copy.deepcopy(model).to("cpu", torch.float32).eval().requires_grad_(False)
-    problem = Problem(frozen, layer, seed, str(place), unit)
-    targets = targets.detach().to("cpu", torch.float32)
-    samples = _Samples(torch.full((len(targets), *shape), torch.nan), torch.full((len(targets),), torch.nan))
-    undecided = targets.isfinite().all(1).nonzero().flatten()
-    start = samples.x.clone()
-    if len(undecided) and not unit:
-        with one_thread():  # so that the numbers are the same whatever the number of threads
-            estimated = estimates(frozen, layer, targets[undecided], shape, seed=seed)
-        if estimated is not None:
-            start[undecided] = estimated
-
+    works = [_Work.of(one, seed, str(place)) for one in wanted]
+    total = sum(len(one.targets) for one in wanted)
     for number in range(options.attempts):
-        if not len(undecided):
+        parts = [part for work in works for part in work.parts(options.chunk or chunk_size(work.shape, place))]
+        if not parts:
             break
-        size = options.chunk or chunk_size(shape, place)
-        groups = _by_version(undecided, version_of)
-        parts = [(chunk, version) for version, group in groups.items() for chunk in group.split(size)]
-        chunks = [chunk for chunk, _ in parts]
-        own, best = versions or (None,), start if number == 0 else samples.x
-        jobs = [
-            Chunk(problem, options, chunk, targets[chunk], best[chunk], number, own[version])
-            for chunk, version in parts
-        ]
-        decided = len(targets) - len(undecided)
-        wrong = [undecided[:0]]
+        jobs = [work.job(chunk, version, number, options) for work, chunk, version in parts]
+        decided = total - sum(len(work.undecided) for work in works)
+        wrong: dict[int, list[Tensor]] = {id(work): [work.undecided[:0]] for work in works}
         with closing(spread(jobs, options)) as looks:
             for ended in looks:
                 for at, (x, residual) in ended:
-                    wrong.append(samples.improve(chunks[at], x, residual, options, independent=not repairs(number)))
-                    decided += len(chunks[at]) - len(wrong[-1])
+                    work, chunk, _ = parts[at]
+                    left = work.samples.improve(chunk, x, residual, options, independent=not repairs(number))
+                    wrong[id(work)].append(left)
+                    decided += len(chunk) - len(left)
                 if ended:
-                    offer(samples.x)
-                progress(decided, len(targets))
-        undecided = torch.cat(wrong).sort().values
-    progress(len(targets), len(targets))
-    return Inversion(samples.x, samples.residual)
+                    offer([work.samples.x for work in works])
+                progress(decided, total)
+        for work in works:
+            left = torch.cat(wrong[id(work)]).sort().values
+            work.undecided = left if number + 1 < LATE else left[work.samples.residual[left] < NEARLY]
+    progress(total, total)
+    return [Inversion(work.samples.x, work.samples.residual) for work in works]
+
+
+@dataclass
+class _Work:
+    """One model's samples, and what there is of them so far."""
+
+    problem: Problem
+    shape: tuple[int, ...]
+    targets: Tensor
+    start: Tensor
+    samples: "_Samples"
+    undecided: Tensor
+    versions: Sequence[Tensors]
+    version_of: Tensor | None
+
+    @classmethod
+    def of(cls, wanted: Wanted, seed: int, place: str) -> "_Work":
+        """Begin with an estimate where there can be one."""
+        frozen = copy.deepcopy(wanted.model).to("cpu", torch.float32).eval().requires_grad_(False)
+        targets = wanted.targets.detach().to("cpu", torch.float32)
+        x = torch.full((len(targets), *wanted.shape), torch.nan)
+        samples, start = _Samples(x, torch.full((len(targets),), torch.nan)), x.clone()
+        undecided = targets.isfinite().all(1).nonzero().flatten()
+        if len(undecided) and not wanted.unit:
+            with one_thread():  # so that the numbers are the same whatever the number of threads
+                estimated = estimates(frozen, wanted.layer, targets[undecided], wanted.shape, seed=seed)
+            if estimated is not None:
+                start[undecided] = estimated
+        problem = Problem(frozen, wanted.layer, seed, place, wanted.unit)
+        return cls(problem, wanted.shape, targets, start, samples, undecided, wanted.versions, wanted.version_of)
+
+    def parts(self, size: int) -> Iterator[tuple["_Work", Tensor, int]]:
+        """Yield its undecided samples in chunks, each of one version of the parameters."""
+        for version, group in _by_version(self.undecided, self.version_of).items():
+            for chunk in group.split(size) if len(group) else ():
+                yield self, chunk, version
+
+    def job(self, chunk: Tensor, version: int, number: int, options: InversionOptions) -> Chunk:
+        """Return an attempt at a chunk."""
+        best = self.start if number == 0 else self.samples.x
+        own = (self.versions or (None,))[version]
+        return Chunk(self.problem, options, chunk, self.targets[chunk], best[chunk], number, own)
 
 
 def _by_version(samples: Tensor, version_of: Tensor | None) -> dict[int, Tensor]:

@@ -21,7 +21,7 @@ class InversionOptions(BaseModel):
     acceptable: float = Field(1e-3, gt=0, description="relative residual below which a sample gets no other attempt")
     hopeless: float = Field(0.3, gt=0, description="relative residual above which there is none either: h is not h(x)")
     levels: int = Field(256, ge=0, description="values a pixel can have, tried where they lower the residual; 0: any")
-    attempts: int = Field(6, ge=1, description="per sample at most: from grey, repaired, from grey, repaired, …")
+    attempts: int = Field(10, ge=1, description="per sample at most: from grey, repaired, from grey, repaired, …")
     search_steps: int = Field(50, ge=1, description="Adam steps of the first search; later ones take longer")
     learning_rate: float = Field(0.15, gt=0, description="of Adam")
     smoothness: float = Field(0.03, ge=0, description="weight of the roughness of images at the start of a search")

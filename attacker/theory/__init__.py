@@ -8,7 +8,7 @@ from attacker.certificate import Evidence
 from attacker.disaggregate import Collector, Problem
 from attacker.exact.workers.labels import Network
 from attacker.interface import Attack, AttackPlugin, Progress, Recovery, attacks
-from attacker.inversion import InversionOptions, invert
+from attacker.inversion import InversionOptions, Wanted, invert
 from attacker.inversion.values import prior
 from attacker.least_squares import first_layers
 from attacker.theory.join import UNSURE, Batch, candidates, join
@@ -127,9 +127,9 @@ class TheoryAttack:
                 slices[worker][known] = self._invert(worker, self._bottoms[worker], h[worker][known], progress)
 
     def _invert(self, worker: int, model: nn.Module, h: Tensor, progress: Progress) -> Tensor:
+        wanted = Wanted(model, self._layers[worker].name, h, self._setting.boxes[worker].shape)
         done = invert(
-            model, self._layers[worker].name, h, self._setting.boxes[worker].shape, seed=self._setting.seed,
-            device=self._setting.device, options=self._options.inversion,
+            wanted, seed=self._setting.seed, device=self._setting.device, options=self._options.inversion,
             progress=lambda at, of: progress(f"step III, worker {worker}", at, of),
         )  # fmt: skip
         return done.x.float().cpu()

@@ -12,7 +12,6 @@ from torch import Tensor
 from attacker.driver.state import States
 from server.checkpoint import State, checkpoint_name, checkpoints_in, folder_of, read_checkpoint
 from server.parameters import Parameters
-from server.schedule import Drawn
 from vfl.config import RunConfig
 from vfl.errors import InterruptedRunError, UserError
 from vfl.files.tensor_file import DamagedError
@@ -22,6 +21,7 @@ from vfl.folder.schema import flat
 from vfl.folder.summary import Disturbance
 from vfl.folder.transcript import Transcript, TranscriptWriter, forget_after
 from vfl.observation import Setting
+from vfl.observation.schedule import Drawn
 
 _MAY_DIFFER = ("_timeout", "waiting_gb")
 """How long one party waits for another changes no number, nor how much waits for the attack."""

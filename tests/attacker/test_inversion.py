@@ -1,6 +1,7 @@
 """Inversion of representations: data comes back from what flows into a layer, whatever the model."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from attacker.inversion import Inversion, InversionOptions, invert
+from attacker.inversion import LATE, Inversion, InversionOptions, Wanted, invert, invert_together
 from attacker.inversion.coarse import coarse_conv2d, faster
 from attacker.inversion.estimate import estimates
 from attacker.inversion.objective import Objective, lay_out
@@ -84,10 +85,7 @@ def solve(
 ) -> Inversion:
     """Invert with defaults."""
     return invert(
-        model,
-        "fc",
-        targets,
-        SHAPE,
+        Wanted(model, "fc", targets, SHAPE),
         seed=seed,
         device="cpu",
         options=InversionOptions.model_validate(options),
@@ -187,6 +185,37 @@ def test_unreachable_targets_end_with_a_residual_that_says_so() -> None:
     model, _, h = problem(pooled)
     found = solve(model, torch.rand(h.shape, generator=torch.Generator().manual_seed(2)), attempts=2)
     assert found.residual.min() > 0.05
+
+
+def test_late_attempts_are_for_samples_that_are_nearly_found() -> None:
+    model, _, h = problem(pooled)
+    unreachable = torch.rand(h.shape, generator=torch.Generator().manual_seed(2))[:2]
+    some = {"search_steps": 2, "polish_steps": 3, "hopeless": 9.0}
+    early, late = (solve(model, unreachable, attempts=attempts, **some) for attempts in (LATE, LATE + 2))
+    assert early.residual.min() > 0.05
+    assert torch.equal(late.x, early.x)
+    near = h[:2]  # reachable, and with so few steps not found before
+    early, late = (solve(model, near, attempts=attempts, **some) for attempts in (LATE, LATE + 2))
+    assert 1e-3 < early.residual.min() < 0.05
+    assert late.residual.min() < early.residual.min()
+
+
+def test_models_that_are_inverted_together_have_the_data_that_each_has_by_itself() -> None:
+    problems = [problem(pooled), problem(overlapping_pools, 3)]
+    wanted = [Wanted(model, "fc", h, SHAPE) for model, _, h in problems]
+    seen: list[tuple[int, int]] = []
+    offered: list[int] = []
+    how: dict[str, Any] = {"seed": 0, "device": "cpu", "options": InversionOptions(chunk=2)}
+    together = invert_together(
+        wanted,
+        progress=lambda done, total: seen.append((done, total)),
+        offer=lambda parts: offered.append(len(parts)),
+        **how,
+    )
+    apart = [invert(one, progress=lambda done, total: None, **how) for one in wanted]
+    assert all(torch.equal(one.x, other.x) for one, other in zip(together, apart, strict=True))
+    assert seen[-1] == (9, 9)
+    assert set(offered) == {2}
 
 
 def test_progress_counts_up_to_the_total() -> None:

@@ -2,13 +2,13 @@ import pytest
 import torch
 
 from attacker.interface import attacks, silent
-from server.schedule import batches
 from vfl.errors import UserError
 from vfl.local.one_process import observations
 from vfl.maths.least_squares import pseudo_inverse
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import Setting
+from vfl.observation.schedule import batches
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection

@@ -50,9 +50,9 @@ def base_here() -> dict[str, str]:
     return {"CAFE_BASE": BASE} if found.returncode == 0 and found.stdout.strip() == "[]" else {}
 
 
-def readme_lines() -> list[str]:
-    """Return the commands of the README's section on Docker."""
-    section = (ROOT / "README.md").read_text().split("\n## Docker\n")[1].split("\n## ")[0]
+def page_lines() -> list[str]:
+    """Return the commands that docs/docker.md begins with."""
+    section = (ROOT / "docs" / "docker.md").read_text().split("\n## ")[0]
     return [line for line in section.splitlines() if line.startswith("docker ")]
 
 
@@ -77,7 +77,7 @@ class Composed:
         return docker("compose", *arguments, check=check, cwd=ROOT, env=self._environment)
 
     def say(self, line: str) -> tuple[int, str]:
-        """Give a command of the README's; return its exit code and all that was said."""
+        """Give a command of docs/docker.md; return its exit code and all that was said."""
         _, compose, *arguments = shlex.split(line, comments=True)
         assert compose == "compose", line
         done = self.compose(*arguments, check=False)

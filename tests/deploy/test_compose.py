@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.deploy.compose_support import IMAGE, Composed, build_image, docker, engine_answers, readme_lines
+from tests.deploy.compose_support import IMAGE, Composed, build_image, docker, engine_answers, page_lines
 from tests.integration.command_support import cafe, wait_for
 from vfl.config import load_config
 from vfl.datasets.slices import WorkerData, load_data, slice_for
@@ -51,7 +51,7 @@ attack: {name: least_squares}
 defence: {name: noise, scale: 0.01}
 transcript: true
 """
-UP, DOWN, UP_SIXTEEN, DOWN_SIXTEEN = readme_lines()
+UP, DOWN, UP_SIXTEEN, DOWN_SIXTEEN = page_lines()
 GATHERED = ["server", "worker-0", "worker-1", "worker-2"]
 
 
@@ -288,7 +288,7 @@ def test_the_health_checks_turn_healthy(gathering):
     refused = gathering.call("worker-2", "cafe", "health", "server:7000", check=False)
     assert (refused.returncode, refused.stderr) == (
         1,
-        "cafe: server:7000 is not serving: it speaks TLS, give --tls DIR\n",
+        "cafe: server:7000 is not serving: it speaks TLS, give --tls DIR [E60]\n",
     )
 
 

@@ -156,7 +156,8 @@ def test_a_worker_whose_coordinator_does_not_answer_says_where(hosts, config, ce
     _, words = process.communicate(timeout=500)
     assert process.returncode == 1
     assert words == (
-        f"cafe: no coordinator answers at {host}:{PORT} after 2 s: is `cafe serve` running there, and the port open?\n"
+        f"cafe: no coordinator answers at {host}:{PORT} after 2 s: is `cafe serve` running there, and the port open? "
+        "[E60]\n"
     )
 
 

@@ -1,13 +1,17 @@
 """`cafe audit` in real processes: one recording, attacks from every seat, and the reports."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.bank import bank_config, write_files
 from tests.integration.command_support import cafe
+from vfl.audit.leaderboard import lines_of, submit
 
+PROJECT = Path(__file__).parents[2]
 ATTACKS = ("--attack", "label_clusters", "--attack", "output_inversion", "--attack", "least_squares")
 
 
@@ -18,17 +22,25 @@ def bank(tmp_path_factory):
     config = bank_config(
         write_files(folder, 60), federation={"workers": 2, "batch_size": 6, "epochs": 3, "label_holder": 1}
     )
-    (folder / "bank.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (folder / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     return folder
 
 
 @pytest.fixture(scope="module")
 def audited(bank):
     """An audit of it by three attacks, without defences."""
-    out = bank / "out"
-    asked = ["--budget", "5m", "--defence", "none", "--fail-if", "labels > 0.6", "--out", out]
-    done = cafe("audit", bank / "bank.yaml", *ATTACKS, *asked)
+    out = bank / "audit"
+    done = cafe(*_pipeline(), *ATTACKS, "--defence", "none", cwd=bank)
     return done, out
+
+
+def _pipeline():
+    """What the example of a build pipeline runs."""
+    jobs = yaml.safe_load((PROJECT / "examples" / "audit_pipeline.yml").read_text(encoding="utf-8"))["jobs"]
+    commands = [step["run"] for step in jobs["audit"]["steps"] if "run" in step]
+    program, *arguments = shlex.split(next(one for one in commands if one.startswith("cafe audit")))
+    assert program == "cafe"
+    return arguments
 
 
 def test_an_audit_says_who_learns_what_and_fails_the_pipeline(audited):
@@ -64,8 +76,20 @@ def test_what_an_audit_recorded_is_audited_again_as_transcripts(audited, tmp_pat
     assert labels[0] == labels[1]
 
 
+def test_what_an_audit_measured_goes_on_the_leaderboard_once(audited, tmp_path):
+    _, out = audited
+    assert submit([out, out], tmp_path) == 2 * len(list(lines_of(out)))
+    board = json.loads((tmp_path / "leaderboard.json").read_text(encoding="utf-8"))["lines"]
+    assert len(board) == len(list(lines_of(out))) == 2
+    labels = next(line for line in board if line["attack"] == "label_clusters")
+    assert (labels["data"], labels["seat"], labels["defence"], labels["known"]) == ("run", "worker 0", "none", 1.0)
+    assert labels["config"]["adversary"] == {"worker": 0}
+    table = json.loads((tmp_path / "tables" / "leaderboard.json").read_text(encoding="utf-8"))["table"]
+    assert [len(row) for row in table] == [len(table[0])] * 3
+
+
 def test_a_wrong_option_ends_with_a_sentence(bank, tmp_path):
-    done = cafe("audit", bank / "bank.yaml", "--attack", "exakt", "--out", tmp_path)
+    done = cafe("audit", bank / "run.yaml", "--attack", "exakt", "--out", tmp_path)
     assert done.returncode == 2
     assert "exakt" in done.stderr.splitlines()[-1]
     assert json.loads(cafe("audit", "--schema").stdout)["title"] == "Audit"

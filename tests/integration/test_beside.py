@@ -75,7 +75,7 @@ def test_what_an_attack_has_to_say_ends_the_run_with_its_sentence(config, tmp_pa
     out = tmp_path / "out"
     done = cafe(*run_slow(config, out, fails=where), cwd=PROJECT)
     assert done.returncode == 2
-    assert f"cafe: attack slow: it was told to fail in {where}\n" in done.stderr
+    assert f"cafe: attack slow: it was told to fail in {where} [E21]\n" in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads((out / "summary.json").read_text())["ended"] == f"attack slow: it was told to fail in {where}"
 

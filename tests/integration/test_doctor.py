@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import grpc
 import pytest
@@ -30,6 +32,7 @@ from vfl.doctor.findings import Level, Sheet
 from vfl.doctor.listener import Listener
 from vfl.doctor.main import examine_machine, examine_setup
 from vfl.doctor.party import Setup
+from vfl.doctor.system import EXTRAS, check_system
 from vfl.errors import UserError
 from vfl.limits import MESSAGE_BYTES
 from vfl.net.certs import make_certificates
@@ -370,12 +373,30 @@ def test_bad_input_is_a_sentence_and_no_check(file, arguments, words):
     assert done.output == ""
 
 
+@pytest.mark.parametrize(
+    ("system", "level", "words"), [("darwin", "warning", "is not tested"), ("win32", "failed", "use WSL 2 or Docker")]
+)
+def test_what_cannot_work_on_another_system_is_said(system, level, words):
+    sheet = Sheet("here")
+    check_system(sheet, system)
+    (found,) = sheet.lines
+    assert (found.level, words in found.text) == (level, True)
+
+
+def test_every_extra_of_the_project_is_looked_for():
+    root = Path(__file__).parents[2]
+    named = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert EXTRAS.keys() == named.keys() - {"all", "docs", "dev"}
+
+
 def test_without_a_file_this_machine_alone_is_checked(tmp_path, monkeypatch):
     monkeypatch.delenv("CAFE_DATA", raising=False)
     well = CliRunner().invoke(app, ["doctor"])
     assert well.exit_code == 0
     assert "ok       here: sockets: processes here reach each other" in well.output
     assert "give a config file to check one" in well.output
+    assert "here: system: Linux on " in well.output
+    assert "here: extras: ui, tensorboard, " in well.output
     monkeypatch.setenv("CAFE_DATA", str(tmp_path))
     assert "data: CAFE_DATA has none of the data sets" in CliRunner().invoke(app, ["doctor"]).output
     monkeypatch.setenv("CAFE_DATA", str(tmp_path / "nowhere"))
@@ -395,7 +416,7 @@ def test_without_a_file_this_machine_alone_is_checked(tmp_path, monkeypatch):
 def test_options_of_a_run_without_its_file_are_named(arguments, words):
     done = cafe("doctor", *arguments)
     assert done.returncode == 2
-    assert done.stderr == f"cafe: {words}\n"
+    assert done.stderr == f"cafe: {words} [E10]\n"
 
 
 def test_help_says_what_a_doctor_without_a_file_does():

@@ -21,7 +21,7 @@ from vfl.folder.journal import Tail
 from vfl.report.export import export_csv, export_mlflow
 
 PROJECT = Path(__file__).parents[2]
-NOTEBOOK = PROJECT / "examples" / "notebook.ipynb"
+NOTEBOOK = PROJECT / "examples" / "notebooks" / "first_attack.ipynb"
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,8 @@ def executed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("notebook")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(folder)}}).execute(env=ENVIRONMENT)
-    return [cell for cell in notebook.cells if cell.cell_type == "code"], folder
+    _, *cells = [cell for cell in notebook.cells if cell.cell_type == "code"]  # the first is Colab's
+    return cells, folder
 
 
 def shown(cell) -> dict:
@@ -40,12 +41,22 @@ def shown(cell) -> dict:
 
 
 def test_a_notebook_shows_a_run_and_its_images(executed):
-    (run, images, numbers, again), _ = executed
+    (run, images, numbers, again, defended), _ = executed
     assert "The coordinator rebuilt 24 of 24 images" in shown(run)["text/html"]
     assert 'src="data:image/png;base64,' in shown(run)["text/html"]
     assert shown(images)["image/png"]
     assert shown(numbers)["text/plain"].startswith("((24, 8, 8, 1),")
     assert "rebuilt 24 of 24 images" in shown(again)["text/plain"]
+    assert "rebuilt 24 of 24 images" not in shown(defended)["text/plain"]
+
+
+def test_the_notebook_of_the_recorder_attacks_its_own_loop(tmp_path):
+    notebook = nbformat.read(PROJECT / "examples" / "record.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(tmp_path)}}).execute(env=ENVIRONMENT)
+    _, rounds, verdict, rows = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert shown(rounds)["text/plain"].startswith("(12, ")
+    assert "rebuilt 48 of 48 rows exactly" in shown(verdict)["text/plain"]
+    assert "array(" in shown(rows)["text/plain"]
 
 
 def test_the_result_of_an_earlier_run_can_be_loaded(executed):

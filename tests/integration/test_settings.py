@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 import vfl
-from server.schedule import batches
 from tests.bank import bank_config, write_files
 from vfl.config import parse_config
 from vfl.datasets.slices import boxes_of, load_data
+from vfl.errors import UserError
 from vfl.models.whole import WholeModel, whole_model
+from vfl.observation.schedule import batches
 from vfl.optimisers.training import Augment
 from vfl.seeds import seeded
 from worker.augment import augmented
@@ -216,3 +217,64 @@ def test_a_first_layer_that_sees_rows_gives_them_away_however_they_are_trained_o
     attack, _ = attacked(tmp_path, **changes)
     assert attack["share_exact"] > 0.9
     assert attack["labels"]["right"] > 0.9 > 0.7 > attack["labels"]["guess"]
+
+
+def normed_cnn(shape: tuple[int, ...], after: bool = False) -> nn.Module:
+    """Batch norm in training mode before the first dense layer, or after it."""
+    norm = [nn.BatchNorm1d(48)] if after else []
+    return nn.Sequential(
+        nn.Conv2d(1, 12, 3, padding=1), nn.BatchNorm2d(12), nn.ReLU(), nn.Flatten(),
+        nn.Linear(12 * shape[1] * shape[2], 48), *norm, nn.ReLU(), nn.Linear(48, 10),
+    )  # fmt: skip
+
+
+DIGITS = {
+    "seed": 0,
+    "data": {"name": "digits", "samples": 8},
+    "federation": {"workers": 2, "batch_size": 4, "epochs": 1},
+    "model": {"name": f"{__name__}:normed_cnn"},
+    "training": ADAM,
+    "attack": {"name": "exact"},
+}
+
+
+def test_batch_norm_in_training_mode_before_the_attacked_layer_is_broken():
+    attack = vfl.simulate(DIGITS).summary["attack"]
+    assert attack["share_30db"] == 1.0
+    assert attack["psnr_mean"] > 40 > 20 > attack["psnr_baseline"]
+    assert attack["labels"]["right"] == 1.0
+    assert attack["certified"] is None
+    assert any("looked for together" in note for note in attack["notes"])
+
+
+def test_batch_norm_after_the_attacked_layer_gets_a_sentence():
+    changed = DIGITS | {"model": {"name": f"{__name__}:normed_cnn", "after": True}}
+    with pytest.raises(UserError, match="there is some after the layer 4 of worker 0"):
+        vfl.simulate(changed)
+
+
+def test_augmented_slices_are_recovered_as_they_were_changed():
+    augment = {"flip": True, "shift": 1}
+    changed = DIGITS | {"model": {"name": f"{__name__}:plain_cnn"}, "training": ADAM | {"augment": augment}}
+    done = vfl.simulate(changed)
+    attack = done.summary["attack"]
+    assert attack["certified"] == 8
+    assert attack["labels"]["right"] == 1.0
+    found, truth = torch.tensor(done.arrays["x"]), torch.tensor(done.arrays["x_true"])
+    for box in done.setting.boxes:
+        either_way = torch.cat([box.cut(truth), box.cut(truth).flip(3)])
+        possible = torch.cat([pushed(either_way, down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)])
+        assert torch.cdist(box.cut(found).flatten(1), possible.flatten(1)).min(dim=1).values.max() < 1e-2
+
+
+def pushed(x: Tensor, down: int, right: int) -> Tensor:
+    moved = nn.functional.pad(x, (1, 1, 1, 1))[:, :, 1 - down :, 1 - right :]
+    return moved[:, :, : x.shape[2], : x.shape[3]]
+
+
+def plain_cnn(shape: tuple[int, ...]) -> nn.Module:
+    """A convolution and two dense layers."""
+    inner = 12 * shape[1] * shape[2]
+    return nn.Sequential(
+        nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(inner, 48), nn.ReLU(), nn.Linear(48, 10)
+    )

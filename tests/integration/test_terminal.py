@@ -86,7 +86,7 @@ def test_an_error_is_a_sentence_below_the_view(config, tmp_path, terminal):
     assert re.match(r"coordinator listening on 127\.0\.0\.1:\d+, waiting for 2 workers$", lines[0])
     assert lines[1].startswith("ended")
     assert [line.split()[:2] for line in lines if "expected" in line] == [["0", "expected"], ["1", "expected"]]
-    assert lines[-1] == "cafe: after 1 s workers [0, 1] have not joined"
+    assert lines[-1] == "cafe: after 1 s workers [0, 1] have not joined [E62]"
     assert not shown.screen.cursor.hidden
 
 

@@ -165,14 +165,14 @@ def test_a_worker_of_another_authority_ends_with_one_sentence(config, other, add
     assert done.returncode == 2
     assert done.stderr == (
         f"cafe: the certificate of the coordinator at {address} was not signed by {other / 'ca.pem'}: "
-        f"do both sides have the same ca.pem?\n"
+        f"do both sides have the same ca.pem? [E61]\n"
     )
 
 
 def test_a_worker_without_a_certificate_is_told_what_to_do(config, address):
     done = cafe("work", config, "--id", 1, "--coordinator", address, *SMALL)
     assert done.returncode == 2
-    assert done.stderr == f"cafe: the coordinator at {address} speaks TLS: give --tls DIR here too\n"
+    assert done.stderr == f"cafe: the coordinator at {address} speaks TLS: give --tls DIR here too [E61]\n"
 
 
 @pytest.mark.parametrize(

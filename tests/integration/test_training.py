@@ -11,13 +11,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from server.schedule import batches
 from tests.integration.command_support import cafe
 from tests.support import run_in_processes, small_config
 from vfl.datasets.slices import load_data
 from vfl.errors import UserError
 from vfl.local.launch import run_federation
 from vfl.models.whole import whole_model
+from vfl.observation.schedule import batches
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,6 @@ import torch
 from server.checkpoint import KEPT, Checkpoints, Known, State, checkpoint_name, folder_of, read_checkpoint
 from server.checkpoint.resume import check_drawn, check_held, find_checkpoint, forget_later
 from server.parameters import Parameters
-from server.schedule import Drawn
 from tests.damage import damages
 from tests.support import flat, run_in_one_process, setting_of, small_config
 from vfl.config import RunConfig
@@ -21,6 +20,7 @@ from vfl.folder.summary import Bytes, Disturbance, Evaluated, Train
 from vfl.folder.transcript import Transcript, TranscriptWriter
 from vfl.folder.transcript.files import round_name
 from vfl.observation import ModelTensors
+from vfl.observation.schedule import Drawn
 
 LEFT = Disturbance(round=1, reasons=["worker 1 left in round 1"], seconds=0.5, redone=1)
 

@@ -49,7 +49,7 @@ def test_the_command_says_it_in_a_sentence_and_an_exit_code(listening):
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{address} is serving\n", "")
     address = listening(NOT_SERVING)
     done = cafe("health", address)
-    words = f"cafe: {address} is not serving: its health service says NOT_SERVING\n"
+    words = f"cafe: {address} is not serving: its health service says NOT_SERVING [E60]\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", words)
 
 

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.schedule import batches_of
 from tests.support import small_config
 from vfl.config import parse_config
 from vfl.datasets.slices import WorkerData, load_data, slice_for, write_slices
 from vfl.errors import UserError
 from vfl.observation import ModelTensors, Setting, averaged
+from vfl.observation.schedule import batches_of
 from vfl.partition import Box
 from vfl.topology import Topology, even_runs
 

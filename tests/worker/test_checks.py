@@ -9,12 +9,12 @@ import torch
 
 from protos.codec import announce
 from protos.coordinator_pb2 import End, Parameters, Purpose, Round, Start, Welcome
-from server.schedule import batches_of
 from tests.support import small_config
 from vfl.config import EVALUATION_BATCH
 from vfl.datasets.slices import boxes_of, load_data, slice_for
 from vfl.errors import RunFailedError
 from vfl.observation import Setting
+from vfl.observation.schedule import batches_of
 from worker.checks import OrderChecks
 from worker.main import defence_plan
 
@@ -24,7 +24,8 @@ RIGHT = {"run_id": "run", "workers": 2, "label_holder": 0, "classes": 10, "outpu
 
 def checks_of(worker=0, federation=None, **changes):
     """The checks of a worker of two with 24 samples, which are trained on four at a time for six rounds."""
-    federation = {"workers": 2, "batch_size": 4, "rounds": 6, **(federation or {})}
+    free = {"schedule": False, "steps": False}  # the orders below are of no schedule
+    federation = {"workers": 2, "batch_size": 4, "rounds": 6, "checks": free, **(federation or {})}
     config = small_config(federation=federation, **{"data": {"test_samples": 12}, **changes})
     data = slice_for(load_data(config), config, worker)
     plan = defence_plan(config, worker, len(data.x), most=data.most)
@@ -71,7 +72,7 @@ def test_a_worker_without_labels_knows_the_width_of_its_own_output():
 @pytest.mark.parametrize("schedule", ["epochs", "uniform", "orthogonal"])
 @pytest.mark.parametrize("kind", ["vertical", "horizontal"])
 def test_every_round_of_a_real_schedule_is_followed_and_again_after_a_fault(worker, schedule, kind):
-    federation = {"batch_size": 5, "rounds": None, "epochs": 3, "schedule": schedule, "kind": kind}
+    federation = {"batch_size": 5, "rounds": None, "epochs": 3, "schedule": schedule, "kind": kind, "checks": True}
     checks = checks_of(worker, federation)
     config = small_config(federation={"workers": 2, **federation})
     shares = config.topology.even_shares(24, 5)
@@ -140,9 +141,10 @@ def test_test_samples_are_counted_whole_batches_at_a_time_and_no_more_often_than
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1e30, -1e7])
 def test_parameters_with_which_nothing_can_be_computed_are_refused(value):
     checks = checks_of()
-    checks.parameters({"bottom.weight": torch.full((2, 2), 1e5), "bottom.none": torch.zeros(0)})
+    right = {"bottom.weight": torch.full((2, 2), 1e5), "bottom.none": torch.zeros(0)}
+    checks.parameters(1, right, right)
     with pytest.raises(RunFailedError, match=r"bottom\.weight has values that are not finite, or beyond 1,000,000"):
-        checks.parameters({"bottom.weight": torch.tensor([0.0, value])})
+        checks.parameters(1, {"bottom.weight": torch.tensor([0.0, value])}, right)
 
 
 def test_parameters_of_another_shape_or_that_should_not_move_are_refused():

@@ -19,7 +19,7 @@ from vfl.folder.summary import load_summary
 from vfl.folder.verdict import verdict
 from vfl.folder.words import used_words
 from vfl.forkserver import memory_kills
-from vfl.local.command import OutOfTimeError, last_words, run_command
+from vfl.local.command import OutOfTimeError, last_words, run_forked
 from vfl.seats import adversary_of
 
 AT_ONCE = max(1, min(2, os.cpu_count() or 1))
@@ -35,6 +35,8 @@ class Bench:
     defence: str = NONE
     below: str = "attempts"
     """The folder in the audit's folder that holds those of this bench."""
+    rounds: int | None = None
+    """How many rounds attacks are shown, the first ones; all by default."""
     changes: tuple[str, ...] = ()
     """What the user changes for all attempts, as in `cafe attack --set`."""
 
@@ -92,17 +94,17 @@ def make_attempt(bench: Bench, planned: Planned, stop: threading.Event, seconds:
     if ":" in planned.section.name:
         changes.append(f"attack.name={planned.section.name}")
     command = ["attack", *transcripts, *_set(changes), "--out", str(folder), "--quiet"]
-    threads = str(max(1, (os.cpu_count() or 1) // AT_ONCE))
+    command += [] if bench.rounds is None else ["--rounds", str(bench.rounds)]
+    threads = max(1, (os.cpu_count() or 1) // AT_ONCE)
     made = _blank(planned, bench).model_copy(update={"folder": folder.relative_to(bench.out).as_posix()})
-    kills = memory_kills()
-    with (folder / "log.txt").open("wb") as log:
-        try:
-            code = run_command(command, log, stop, seconds=seconds, environment={"OMP_NUM_THREADS": threads})
-        except OutOfTimeError:
-            why = f"It was stopped after {seconds:.0f} s, its share of the budget: {NOT_SHOWN}."
-            return made.model_copy(update={"outcome": "out of time", "sentence": why, "seconds": seconds})
+    kills, log = memory_kills(), folder / "log.txt"
+    try:
+        code = run_forked(command, log, stop, seconds=seconds, threads=threads)
+    except OutOfTimeError:
+        why = f"It was stopped after {seconds:.0f} s, its share of the budget: {NOT_SHOWN}."
+        return made.model_copy(update={"outcome": "out of time", "sentence": why, "seconds": seconds})
     if code:
-        said = last_words(folder / "log.txt", code, kills).rstrip(".")
+        said = last_words(log, code, kills).rstrip(".")
         return made.model_copy(update={"outcome": "failed", "sentence": f"{said}: {NOT_SHOWN}."})
     return read_attempt(made, bench, planned)
 

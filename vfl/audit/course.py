@@ -11,6 +11,7 @@ from vfl.audit.evidence import Evidence
 from vfl.audit.judgement import attacker, conclude
 from vfl.audit.plan import Planned
 from vfl.audit.schema import Attempt, Audit, Trial, save_audit
+from vfl.registry import PluginSection
 from vfl.seats import Seat
 from vfl.sweep.progress import CellsProgress
 
@@ -23,8 +24,10 @@ class Wanted:
     limit: float = 0.1
     defences: tuple[Any, ...] | None = None
     """What a config says under `defence`, each; None for all that apply, () for none."""
-    attacks: tuple[str, ...] | None = None
-    """The attacks to try, by name; None for all."""
+    attacks: tuple[PluginSection, ...] | None = None
+    """The attacks to try; None for all."""
+    auxiliary: int = 0
+    """So many samples, the first, are known whole to curious workers and the label holder."""
     changes: tuple[str, ...] = ()
     """Changes for attacks on a transcript."""
     command: str = ""

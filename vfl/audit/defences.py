@@ -52,8 +52,12 @@ def place_of(seats: Sequence[Seat], used: Sequence[str]) -> Place:
 def named_candidate(tree: Any) -> Candidate:
     """Return the defence that the user names, as a config has it."""
     named = [place for place in PLACES if isinstance(tree, dict) and place in tree]
-    by_place: dict[Place, Any] = {place: tree[place] for place in named} or {"uploads": tree}
+    by_place: dict[Place, Any] = {place: _by_name(tree[place]) for place in named} or {"uploads": _by_name(tree)}
     return Candidate(defence_words(by_place), by_place, tuple(by_place))
+
+
+def _by_name(tree: Any) -> Any:
+    return {"name": tree} if isinstance(tree, str) else tree
 
 
 def all_candidates(needed: Collection[Place]) -> list[Candidate]:

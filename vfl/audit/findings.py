@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import Any
 
 from vfl.audit.plan import Planned, attack_words
 from vfl.audit.schema import Attempt, Finding
 from vfl.folder.scores import MARGIN_DB, ColumnScore, Right, is_beyond
 from vfl.folder.summary import Summary
+from vfl.folder.verdict import listed
 from vfl.seats import names_of_seats
 from vfl.topology import Topology
 
@@ -51,7 +53,11 @@ def _tables(summary: Summary) -> Iterator[Said]:
             continue
         own = [column for column in attack.columns if column.worker == party.worker]
         target = f"worker {party.worker}"
-        yield _scored(target, "columns", party.values), f"{_columns(own, party.values)} of {target}"
+        scored = _scored(target, "columns", party.values)
+        # The mean over the columns of what is known of each: a column that is worse than a guess takes nothing away.
+        beyond = fmean(column.best.beyond for column in own) if own else 0.0
+        state = "guess" if not party.values.leaked else "leaked" if beyond >= HALF else "partly"
+        yield scored | {"beyond": beyond, "state": state}, _columns(own, party.values, target)
     if attack.exact is not None:
         right = round((attack.exact.right or 0.0) * samples)
         target = _workers([party.worker for party in attack.parties])
@@ -60,12 +66,16 @@ def _tables(summary: Summary) -> Iterator[Said]:
         yield _scored(target, "rows", attack.exact), rows
 
 
-def _columns(own: Sequence[ColumnScore], values: Right) -> str:
+def _columns(own: Sequence[ColumnScore], values: Right, target: str) -> str:
     guess = f"(a guess has {values.guess or 0.0:.1%})"
     columns = f"{len(own)} columns" if len(own) > 1 else "one column"
     if all((column.exact.right or 0.0) >= WHOLE for column in own):
-        return f"all {columns} {guess}" if len(own) > 1 else f"the {columns} {guess}"
-    return f"{values.right or 0.0:.1%} of the values {guess} in the {columns}"
+        return f"{'all' if len(own) > 1 else 'the'} {columns} of {target} {guess}"
+    leaked = sorted((one for one in own if one.leaked), key=lambda one: -one.best.beyond)
+    if leaked and len(leaked) < len(own):
+        named = listed([one.in_words.replace(f" of {target}", "") for one in leaked])
+        return f"{len(leaked)} of {columns} of {target} better than a guess: {named}"
+    return f"{values.right or 0.0:.1%} of the values {guess} in the {columns} of {target}"
 
 
 def _workers(numbers: Sequence[int]) -> str:

@@ -68,7 +68,7 @@ def seat_sentence(adversary: Any, attempts: Sequence[Attempt], rounds: int) -> s
         one_attack = len({one.attack for one in named}) == 1
         learned = [one.learned + ("" if one_attack else f" (by {one.attack})") for one in named]
         by = f", by {named[0].attack}" if one_attack else ""
-        return f"{name}: {'; '.join(learned)}; after {rounds} {'round' if rounds == 1 else 'rounds'}{by}."
+        return f"{name}: {'; '.join(learned)}; {_after(named, own, rounds)}{by}."
     tried = [attacker(one).partition(f"{who(one.adversary)}, ")[2] for one in own if one.findings]
     if tried:
         return f"{name}: no more than a guess. Held against {', '.join(tried)}, and nothing is said of other attacks."
@@ -76,6 +76,16 @@ def seat_sentence(adversary: Any, attempts: Sequence[Attempt], rounds: int) -> s
     if shown:
         return f"{name}: {shown[0].sentence}"
     return f"{name}: nothing is known, as no attack came to a result. That is no sign of safety."
+
+
+def _after(named: Sequence[Finding], attempts: Sequence[Attempt], rounds: int) -> str:
+    """Say after how many rounds all of it is known."""
+    evidence = {one.evidence for one in named}
+    needed = [one.rounds for one in attempts if one.folder in evidence]
+    known = [one for one in needed if one is not None]
+    if known and len(known) == len(needed):
+        return f"after {max(known)} of {rounds} rounds"
+    return f"after {rounds} {'round' if rounds == 1 else 'rounds'}"
 
 
 def _headline(attempts: Sequence[Attempt], seats: Sequence[Any], rounds: int) -> str:

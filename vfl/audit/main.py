@@ -9,17 +9,21 @@ from typing import Any
 from vfl.audit.attempts import Bench
 from vfl.audit.budget import Budget
 from vfl.audit.course import Run, Wanted, attempt_all
+from vfl.audit.defences import named_candidate, with_candidate
 from vfl.audit.document.page import FILE as PAGE
 from vfl.audit.document.page import audit_page
 from vfl.audit.document.pdf import write_pdf
 from vfl.audit.evidence import Evidence
 from vfl.audit.judgement import who
-from vfl.audit.plan import Planned, check_names, is_slow, plan_attacks
+from vfl.audit.plan import Planned, check_attacks, is_slow, plan_attacks
 from vfl.audit.recording import Recording, record, recorded, recorded_config
 from vfl.audit.schema import NONE, Attempt, Audit, Trial, Untested, digest_of, load_audit
-from vfl.audit.trials import try_defences
+from vfl.audit.soonest import look_for_rounds
+from vfl.audit.trials import try_defences, worst_attackers
 from vfl.config import RunConfig
 from vfl.config.places import NONE as NO_DEFENCE
+from vfl.datasets import Data
+from vfl.datasets.slices import load_data
 from vfl.errors import InterruptedRunError, UserError, in_words
 from vfl.files import write_text
 from vfl.folder.transcript import Transcript
@@ -31,8 +35,8 @@ from vfl.sweep.progress import CellsProgress
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONFIGURED = "as configured"
 """The defence of a config that has one."""
-RECORDING, ATTACKS = 0.3, 0.5
-"""Which shares of the budget the recording, and it with the attacks, may take where defences follow."""
+RECORDING, ATTACKS, ROUNDS = 0.3, 0.45, 0.1
+"""Which shares of the budget the recording, it with the attacks, and the search for fewer rounds may take."""
 REPORTS = 0.95
 """From here on what is left of the budget is for the reports."""
 EVERYTHING = 0.9
@@ -44,11 +48,13 @@ def audit_config(config: RunConfig, name: str, out: Path, wanted: Wanted) -> Aud
     tree = config.model_dump(mode="json")
     digest = digest_of(tree)
     audit = Audit(name=name, budget=wanted.budget, limit=wanted.limit, config=tree, digest=digest, seed=config.seed)
+    for tree in wanted.defences or ():  # a wrong one ends the audit before it begins
+        recorded_config(config, with_candidate(config, named_candidate(tree)))
     run = _begin(out, audit, wanted, config)
 
     def work(watch: CellsProgress) -> None:
-        recording = _recorded(run, config, watch)
-        run.evidence = Evidence.of(config)
+        run.evidence = Evidence(load_data(config), config)
+        recording = _recorded(run, config, watch, run.evidence.data)
         later = _attack(run, recording, config, watch, until=REPORTS if wanted.defences == () else ATTACKS)
         if wanted.defences != ():
             try_defences(run, config, later.planned, watch, until=REPORTS)
@@ -73,7 +79,7 @@ def audit_transcripts(transcripts: dict[Seat, Path], name: str, out: Path, wante
 
 
 def _begin(out: Path, audit: Audit, wanted: Wanted, config: RunConfig) -> Run:
-    check_names(wanted.attacks or ())
+    check_attacks(wanted.attacks or ())
     base = NONE if config.defence == NO_DEFENCE else CONFIGURED
     audit = audit.model_copy(update={"versions": made_with(), "command": wanted.command, "base": base})
     kept, kept_trials, spent = list[Attempt](), list[Trial](), 0.0
@@ -126,9 +132,9 @@ def write_reports(out: Path, audit: Audit) -> None:
         print(f"audit.pdf is not written: {in_words(error)}", file=sys.stderr)
 
 
-def _recorded(run: Run, config: RunConfig, watch: CellsProgress) -> Recording:
+def _recorded(run: Run, config: RunConfig, watch: CellsProgress, data: Data) -> Recording:
     """Run the federation once, every party keeping what it sees, or take what an earlier process recorded."""
-    folder, whole = run.out / "record", recorded_config(config)
+    folder, whole = run.out / "record", recorded_config(config, auxiliary=run.wanted.auxiliary)
     if run.wanted.resume and (folder / "summary.json").exists():
         try:
             return recorded(whole, folder)
@@ -136,7 +142,7 @@ def _recorded(run: Run, config: RunConfig, watch: CellsProgress) -> Recording:
             pass
     watch.plan(1)
     watch.begins("a run in which every party keeps what it sees")
-    found = record(whole, folder, run.stop, run.budget.left(RECORDING))
+    found = record(whole, folder, data, run.budget.left(RECORDING))
     training = found.training
     cut = training.rounds < training.planned
     words = (
@@ -183,4 +189,6 @@ def _attack(run: Run, recording: Recording, config: RunConfig, watch: CellsProgr
     if run.evidence is not None:
         run.audit = run.audit.model_copy(update=run.evidence.shown(run.out, run.audit.attempts))
     run.save()
+    worst = [one for own in worst_attackers(run, planned).values() for one in own]
+    look_for_rounds(run, bench, worst, watch, until=min(REPORTS, until + ROUNDS))
     return _Later(run, bench, planned, [one for one in slow if who(one.seats) in known])

@@ -51,11 +51,11 @@ def all_seats(topology: Topology) -> tuple[Seat, ...]:
 
 
 def plan_attacks(
-    settings: Mapping[Seat, Setting], config: RunConfig, only: Sequence[str] | None = None
+    settings: Mapping[Seat, Setting], config: RunConfig, only: Sequence[PluginSection] | None = None
 ) -> list[Planned]:
     """Return every attack from every seat that it can be played from, as far as the seats' settings are known.
 
-    The config's own attack keeps its options; the others have their defaults. `only` names those to try.
+    The config's own attack keeps its options; the others have their defaults. `only` has those to try instead.
     """
     planned = [
         _planned(section, seats, settings)
@@ -65,10 +65,10 @@ def plan_attacks(
     return sorted(planned, key=lambda one: (_tier(one), len(one.seats), _place(one, tuple(settings))))
 
 
-def check_names(names: Sequence[str]) -> None:
-    """Refuse an attack that there is not, with a sentence that says which there are."""
-    for name in names:
-        attacks.find(name)
+def check_attacks(sections: Sequence[PluginSection]) -> None:
+    """Refuse an attack that there is not, or options that it has not, with a sentence."""
+    for section in sections:
+        attacks.build(section)
 
 
 def attack_words(section: PluginSection) -> str:
@@ -83,9 +83,11 @@ def _option(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _sections(config: RunConfig, only: Sequence[str] | None) -> Iterator[PluginSection]:
-    names = dict.fromkeys([config.attack.name, *attacks.names()] if only is None else only)
-    for name in names:
+def _sections(config: RunConfig, only: Sequence[PluginSection] | None) -> Iterator[PluginSection]:
+    if only is not None:
+        yield from only
+        return
+    for name in dict.fromkeys([config.attack.name, *attacks.names()]):
         if name != "none":
             yield config.attack if name == config.attack.name else PluginSection(name=name)
 

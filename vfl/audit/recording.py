@@ -1,8 +1,12 @@
 """One recorded run of a federation in which every party keeps what it sees: attacked many times afterwards."""
 
+import contextlib
+import signal
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import yaml
@@ -10,14 +14,14 @@ import yaml
 from vfl.audit.plan import all_seats
 from vfl.audit.schema import Training
 from vfl.config import RunConfig, parse_config
-from vfl.errors import UserError, from_words
+from vfl.datasets import Data
+from vfl.errors import InterruptedRunError, UserError
 from vfl.files import write_text
 from vfl.folder import transcript_of
 from vfl.folder.recorded_config import names_of
 from vfl.folder.summary import Summary, load_summary
 from vfl.folder.transcript import Transcript
-from vfl.forkserver import memory_kills
-from vfl.local.command import OutOfTimeError, last_words, run_command
+from vfl.local.launch import LaunchOptions, run_federation
 from vfl.seats import Seat, adversary_of
 
 RUN = "run.yaml"
@@ -54,9 +58,12 @@ def training_of(summary: Summary, config: RunConfig) -> Training:
     )
 
 
-def recorded_config(config: RunConfig, defence: Any = None, rounds: int | None = None) -> RunConfig:
+def recorded_config(
+    config: RunConfig, defence: Any = None, *, rounds: int | None = None, auxiliary: int = 0
+) -> RunConfig:
     """Return the config of a run that attacks nothing, and in which every party keeps what it sees."""
     tree = config.model_dump(mode="json")
+    tree["auxiliary"] = auxiliary or tree["auxiliary"]
     tree |= {"adversary": adversary_of(all_seats(config.topology)), "attack": {"name": "none"}, "transcript": True}
     tree["snapshots"] = tree["federation"]["checkpoint_every"] = None
     if defence is not None:
@@ -66,22 +73,35 @@ def recorded_config(config: RunConfig, defence: Any = None, rounds: int | None =
     return parse_config(tree, "the audit's config")
 
 
-def record(config: RunConfig, folder: Path, stop: threading.Event, seconds: float) -> Recording:
+def record(config: RunConfig, folder: Path, data: Data, seconds: float) -> Recording:
     """Run a federation and keep what each party sees; after so many seconds with the rounds that were done by then."""
     folder.mkdir(parents=True, exist_ok=True)
-    file, log = folder / RUN, folder / "log.txt"
-    write_text(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-    kills = memory_kills()
-    with log.open("wb") as said:
+    write_text(folder / RUN, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    with _alarm(seconds) as over:
         try:
-            code = run_command(
-                ["run", str(file), "--out", str(folder), "--quiet", "--fresh"], said, stop, seconds=seconds
-            )
-        except OutOfTimeError:
-            code = 0
-    if code:
-        raise from_words(code, last_words(log, code, kills))
+            run_federation(config, data, folder, LaunchOptions(fresh=True))
+        except InterruptedRunError:
+            if not over.is_set():
+                raise KeyboardInterrupt from None  # the user's
     return recorded(config, folder)
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Iterator[threading.Event]:
+    """Stop the block after so many seconds as Ctrl-C would; the event says that it was this and not the user."""
+    over = threading.Event()
+
+    def ring(_number: int, _frame: FrameType | None) -> None:
+        over.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, max(0.1, seconds))
+    try:
+        yield over
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def recorded(config: RunConfig, folder: Path) -> Recording:

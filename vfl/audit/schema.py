@@ -66,6 +66,8 @@ class Attempt(Part):
     ledger: str = ""
     """What the attack used, in words."""
     used: list[str] = Field(default_factory=list)
+    rounds: Count | None = None
+    """The first so many rounds are enough for nine tenths of what it found; none where that was not looked for."""
     certified: Count | None = None
     findings: list[Finding] = Field(default_factory=list)
 

@@ -21,10 +21,9 @@ from vfl.audit.recording import record, recorded_config
 from vfl.audit.schema import Attempt, Recommendation, Training, Trial
 from vfl.config import RunConfig
 from vfl.config.places import Place
-from vfl.errors import CafeError, InterruptedRunError
+from vfl.errors import CafeError
 from vfl.files import remove
 from vfl.folder.transcript import Transcript
-from vfl.local.launch import check
 from vfl.sweep.progress import CellsProgress
 
 MOST_ATTACKERS = 6
@@ -112,15 +111,12 @@ def _carry_out_trial(
 ) -> None:
     name = f"a run with {candidate.label}"
     folder = run.out / "defences" / f"{len(run.audit.trials):02d}"
+    watch.plan(1)
     try:
-        config = recorded_config(tried.config, trial.section, tried.rounds)
-        if run.evidence is not None:
-            check(config, run.evidence.data)
-        watch.plan(1)
+        config = recorded_config(tried.config, trial.section, rounds=tried.rounds, auxiliary=run.wanted.auxiliary)
+        assert run.evidence is not None  # a config's data are there
         watch.begins(name)
-        recording = record(config, folder / "record", run.stop, run.budget.left(until))
-    except InterruptedRunError:
-        raise
+        recording = record(config, folder / "record", run.evidence.data, run.budget.left(until))
     except CafeError as error:
         trial.outcome, trial.sentence = "refused" if error.exit_code == 2 else "failed", str(error)
         watch.ends(name, f"{trial.outcome}: {error}")
@@ -146,12 +142,18 @@ def _carry_out_trial(
 def _judge(trial: Trial, made: Sequence[Attempt], limit: float, untold: str) -> None:
     """Note which attackers a defence kept below the limit, and which not."""
     trial.outcome = "done"
-    scored = [(max(one.beyond for one in attempt.findings), attempt) for attempt in made if attempt.findings]
-    trial.worst = max((most for most, _ in scored), default=None)
-    trial.held_against = [attacker(one) for most, one in scored if most <= limit]
-    trial.broken_by = [attacker(one) for most, one in scored if most > limit]
+    scored = [one for one in made if one.findings]
+    trial.worst = max((finding.beyond for one in scored for finding in one.findings), default=None)
+    broken = [one for one in scored if _above(one, limit)]
+    trial.held_against = [attacker(one) for one in scored if one not in broken]
+    trial.broken_by = [attacker(one) for one in broken]
     trial.undecided = [f"{attacker(one)} ({one.outcome})" for one in made if not one.findings]
     trial.told = untold
+
+
+def _above(attempt: Attempt, limit: float) -> bool:
+    """Tell whether an attacker knows more than the limit, and more than chance explains."""
+    return any(one.beyond > limit and one.state != "guess" for one in attempt.findings)
 
 
 def _holds(trial: Trial) -> bool:

@@ -14,7 +14,6 @@ import psutil
 import torch
 
 from server.parameters import Parameters
-from server.schedule import batches
 from vfl.bench.rigs import run_once, save, show_table
 from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
@@ -23,6 +22,7 @@ from vfl.folder.schema import as_json
 from vfl.folder.summary import Summary
 from vfl.local.one_process import OneProcess
 from vfl.observation import Setting
+from vfl.observation.schedule import batches
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from server.schedule import batches
 from vfl.bench.rigs import run_once, save, show_table
 from vfl.config import FederationConfig, RunConfig
 from vfl.datasets import Data
@@ -15,6 +14,7 @@ from vfl.datasets.slices import load_data
 from vfl.errors import UserError
 from vfl.local.launch import worker_threads
 from vfl.models.whole import whole_model
+from vfl.observation.schedule import batches
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
 from vfl.registry import PluginSection

@@ -13,6 +13,7 @@ from vfl.errors import RunFailedError, UserError
 
 if TYPE_CHECKING:
     from vfl.audit.schema import Audit
+    from vfl.registry import PluginSection
     from vfl.seats import Seat
 
 What = Annotated[
@@ -29,7 +30,9 @@ Defence = Annotated[
 ]
 Attacks = Annotated[
     list[str] | None,
-    typer.Option("--attack", metavar="NAME", help="An attack to try; may be repeated. All that apply by default."),
+    typer.Option(
+        "--attack", metavar="ATTACK", help="An attack to try, as a config names it; may be repeated. All by default."
+    ),
 ]
 FailIf = Annotated[
     list[str] | None,
@@ -48,6 +51,9 @@ def audit(
     limit: Annotated[
         float, typer.Option(min=0, max=1, help="How much of what a guess leaves open an attacker may know.")
     ] = 0.1,
+    auxiliary: Annotated[
+        int, typer.Option(min=0, help="Let curious workers and the label holder know so many samples from elsewhere.")
+    ] = 0,
     fail_if: FailIf = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the audit in --out.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, although --out has an unfinished audit.")] = False,
@@ -71,8 +77,9 @@ def audit(
     wanted = Wanted(
         budget=seconds_of(budget),
         limit=limit,
-        attacks=tuple(attack) if attack else None,
+        attacks=_attacks(attack),
         defences=_defences(defence),
+        auxiliary=auxiliary,
         changes=tuple(changes or ()),
         command=shlex.join(["cafe", *sys.argv[1:]]),
         quiet=quiet,
@@ -138,20 +145,35 @@ def _transcripts(folders: list[Path]) -> "dict[Seat, Path]":
     return found
 
 
+def _attacks(given: list[str] | None) -> "tuple[PluginSection, ...] | None":
+    from pydantic import ValidationError
+
+    from vfl.registry import PluginSection, explain
+
+    try:
+        return tuple(map(PluginSection.model_validate, _named("--attack", given))) if given else None
+    except ValidationError as error:
+        raise UserError(f"--attack: {explain(error)}") from None
+
+
 def _defences(given: list[str] | None) -> tuple[Any, ...] | None:
+    return None if given is None else tuple(one for one in _named("--defence", given) if one != {"name": "none"})
+
+
+def _named(option: str, given: list[str]) -> list[Any]:
+    """Return plug-ins as a config has them: by name, or with options in YAML."""
     from vfl.files.yaml_text import YamlError, parse_yaml
 
-    if given is None:
-        return None
     found = []
     for text in given:
         try:
             tree = parse_yaml(text)
         except YamlError as error:
-            raise UserError(f"--defence {text}: is not YAML as it is read here: {error}") from None
-        if tree != "none":
-            found.append({"name": tree} if isinstance(tree, str) else tree)
-    return tuple(found)
+            raise UserError(f"{option} {text}: is not YAML as it is read here: {error}") from None
+        if not isinstance(tree, str | dict | list) or not tree:
+            raise UserError(f"{option} {text}: expected a name, or {{name: …, option: …}}")
+        found.append({"name": tree} if isinstance(tree, str) else tree)
+    return found
 
 
 def _check_unfinished(folder: Path, resume: bool, fresh: bool) -> None:

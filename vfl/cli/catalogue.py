@@ -10,14 +10,19 @@ from vfl.cli.options import Changes
 from vfl.config import RunConfig, load_config
 from vfl.errors import UserError
 from vfl.registry import Plugin, Registry
+from vfl.shipped import FOLDERS, shipped_files
 
-WIDTH = 16
+WIDTH, FILE_WIDTH = 16, 40
 
 
 def list_plugins(
     kind: Annotated[
         str | None,
-        typer.Argument(metavar="KIND", help="attacks, defences, datasets, models or optimizers; all without it."),
+        typer.Argument(
+            metavar="KIND",
+            help="attacks, defences, datasets, models or optimizers, all of them without KIND; configs or experiments: "
+            "the files that came with cafe.",
+        ),
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--for", metavar="FILE", help="attacks: which can run on this config, and why not.")
@@ -44,8 +49,12 @@ def list_plugins(
         "models": models,
         "optimizers": optimisers,
     }
+    if kind in FOLDERS[:2]:
+        for name, about in shipped_files(kind):
+            print(f"{name:<{FILE_WIDTH}} {about}")
+        return
     if kind is not None and kind not in kinds:
-        raise UserError(f"cafe list {kind}: choose one of {', '.join(kinds)}")
+        raise UserError(f"cafe list {kind}: choose one of {', '.join((*kinds, *FOLDERS[:2]))}")
     for name in [kind] if kind else kinds:
         if kind is None:
             print(f"{name}:")

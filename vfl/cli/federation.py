@@ -99,6 +99,21 @@ def run(
         show(folder, quiet, as_json)
 
 
+def demo(
+    changes: shared.Changes = None,
+    out: Annotated[Path, typer.Option("--out", help="The folder for the results.")] = Path("runs/demo"),
+    *,
+    quiet: shared.Quiet = False,
+    as_json: shared.Json = False,
+    fresh: shared.Fresh = False,
+    ui: shared.Ui = False,
+    ui_listen: shared.UiListen = shared.UI_LISTEN,
+) -> None:
+    """Show it: four workers train on two photographs, and the coordinator rebuilds them, in about a minute."""
+    config = Path("configs/demo.yaml")
+    run(config, changes, out, quiet=quiet, as_json=as_json, fresh=fresh, ui=ui, ui_listen=ui_listen)
+
+
 def plan(
     file: shared.ConfigFile,
     changes: shared.Changes = None,
@@ -274,6 +289,9 @@ def _page(ui: bool, listen: str, folder: Path) -> "contextlib.AbstractContextMan
     """Return the live page of a run, if one is asked for; inside, where the coordinator hears of it."""
     if not ui:
         return contextlib.nullcontext()
+    from vfl.ui import check_installed
+
+    check_installed()
     from vfl.ui.main import live_page
 
     return live_page(folder, listen)

@@ -30,6 +30,9 @@ def attack(
         Path | None, typer.Option(help="The folder for the results; beside the transcript by default.")
     ] = None,
     *,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Show the attack so many rounds, the first ones; all by default.")
+    ] = None,
     score: Annotated[bool, typer.Option(help="Load the recorded config's data set and score the result.")] = True,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -62,7 +65,7 @@ def attack(
         raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
     folder = results_folder(out or _beside(transcript, config.attack.name), transcript)
     with held(folder), reported(folder), RunProgress(folder, 0, quiet) as watch:
-        attack_transcript(recorded, config, folder, others=each[1:])
+        attack_transcript(recorded, config, folder, others=each[1:], most=rounds)
         finish(folder, config, _truth(config, watch.say) if score else None)
     show(folder, quiet, as_json)
 
@@ -198,6 +201,9 @@ def show_page(
 ) -> None:
     """Serve the page of a run's folder, until Ctrl-C."""
     check_addresses({"--ui-listen": ui_listen})
+    from vfl.ui import check_installed
+
+    check_installed()
     from vfl.ui.main import open_place, show_folder
 
     show_folder(folder, open_place(ui_listen))

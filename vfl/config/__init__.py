@@ -13,12 +13,34 @@ from vfl.limits import CONFIG_BYTES, WAITING_BYTES
 from vfl.optimisers.training import TrainingConfig
 from vfl.registry import PluginSection, Section, explain
 from vfl.seats import COORDINATOR, Adversary, Seat, seats_of
+from vfl.shipped import find_shipped
 from vfl.topology import Kind, Topology
 
 EVALUATION_BATCH = 256
 """Test samples that are counted at a time; agreed, so that a worker knows which ones may be asked for together."""
 SILENCE_SECONDS = 30.0
 """How long a party may give no sign of life before its connection counts as lost, if the config does not say."""
+
+
+class ChecksConfig(Section):
+    """What a worker checks of the coordinator's orders beyond what it must to compute at all; `checks: false` is none.
+
+    Each worker goes by its own file. Without them it follows whatever batches and parameters come.
+    """
+
+    sizes: bool = True
+    """A batch has as many samples as the config plans."""
+    schedule: bool = True
+    """A batch has the very samples that the config's seed draws."""
+    first_parameters: bool = True
+    """The first parameters are those that the config's seed makes."""
+    steps: bool = True
+    """Later ones are those that the optimiser makes of this worker's own uploads."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_or_none(cls, value: Any) -> Any:
+        return dict.fromkeys(cls.model_fields, value) if isinstance(value, bool) else value
 
 
 class FederationConfig(Section):
@@ -41,6 +63,7 @@ class FederationConfig(Section):
     when_withheld: Literal["end", "continue"] = "end"
     fixed_secrets: bool = False
     """Whether defences draw from the run's seed: repeatable numbers, from a defence that protects nothing."""
+    checks: ChecksConfig = ChecksConfig()
 
     @model_validator(mode="after")
     def _consistent(self) -> "FederationConfig":
@@ -189,10 +212,10 @@ class RunConfig(Section):
         seats = self.seats
         if self.auxiliary and seats == (COORDINATOR,):
             raise ValueError("auxiliary: samples that a curious worker or label holder knows; the adversary is neither")
-        if self.federation.checkpoint_every is not None and seats != (COORDINATOR,):
+        if self.federation.checkpoint_every is not None and (seats != (COORDINATOR,) or self.is_malicious):
             raise ValueError(
-                "federation.checkpoint_every: a run whose adversary is not the coordinator alone cannot be resumed; "
-                "leave it out"
+                "federation.checkpoint_every: a run whose adversary is not the coordinator alone, or is malicious, "
+                "cannot be resumed; leave it out"
             )
         return self
 
@@ -205,6 +228,11 @@ class RunConfig(Section):
     def seats(self) -> tuple[Seat, ...]:
         """Return who is curious."""
         return seats_of(self.adversary, self.topology)
+
+    @property
+    def is_malicious(self) -> bool:
+        """Whether the coordinator orders what its attack proposes."""
+        return any(seat.malicious for seat in self.seats)
 
     def curious_seat(self, party: int | None) -> Seat | None:
         """Return the seat of a party that is curious, None of one that is not; the coordinator's number is None."""
@@ -246,7 +274,7 @@ def load_config(path: Path, changes: list[str] | None = None) -> RunConfig:
 def read_tree(path: Path, kind: str, examples: str) -> dict[str, Any]:
     """Read a YAML file that holds keys; the error names its kind and where examples are."""
     try:
-        tree = parse_yaml(read_bounded(path, CONFIG_BYTES).decode("utf-8"))
+        tree = parse_yaml(read_bounded(find_shipped(path), CONFIG_BYTES).decode("utf-8"))
     except OSError as error:
         raise UserError(f"the {kind} file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -16,6 +16,7 @@ from vfl.folder.summary import Tables
 from vfl.limits import CLASSES, plain
 from vfl.partition import Shape
 from vfl.registry import Plugin, Registry
+from vfl.shipped import find_shipped
 
 
 @dataclass(frozen=True)
@@ -145,20 +146,22 @@ datasets: Registry[DataSet] = Registry(
     "data",
     DataSet,
     "cafe.datasets",
-    [f"vfl.datasets.{name}" for name in ("npz", "bundled", "images", "tables", "torchvision_sets")],
+    [f"vfl.datasets.{name}" for name in ("npz", "bundled", "images", "tables", "torchvision_sets", "elsewhere")],
 )
 
 
 def data_path(path: Path | None) -> Path:
-    """Find a path from the config: as it stands, or else below the folder that CAFE_DATA names."""
+    """Find a path from the config: as it stands, below the folder that CAFE_DATA names, or among what we ship."""
     root = os.environ.get("CAFE_DATA")
     if path is None:
         if root is None:
             raise UserError("data.path: is missing; give it, or set the environment variable CAFE_DATA to the folder")
         return Path(root)
-    if not path.is_absolute() and not path.exists() and root is not None:
-        return Path(root) / path
-    return path
+    below = path if root is None else Path(root) / path
+    if path.exists() or below.exists():
+        return path if path.exists() else below
+    ours = find_shipped(path)
+    return ours if ours.exists() else below
 
 
 def _first(x: Tensor, y: Tensor, count: int | None, key: str) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from vfl import limits
 from vfl.datasets import Data, DataSet, Facts, data_path, datasets
 from vfl.datasets.npz import Npz
-from vfl.errors import UserError
+from vfl.errors import UserError, missing_extra
 from vfl.limits import plain
 from vfl.partition import Shape
 
@@ -100,6 +101,9 @@ class TorchvisionSet(DataSet):
         return Npz(path=found, samples=self.samples, test_samples=self.test_samples)
 
     def _parts(self, name: str) -> tuple[Any, Any]:
+        if find_spec("torchvision") is None:
+            wanted = f"data: the files of {name} are read by torchvision (an archive {self.archive_name} is not)"
+            raise missing_extra(wanted, "it", "vision")
         from vfl import torchvision_ops  # noqa: F401  (makes the next import work beside CPU torch)
         from torchvision import datasets as vision  # isort: skip
 

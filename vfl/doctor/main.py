@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from attacker.interface import attacks
@@ -13,6 +14,7 @@ from vfl.doctor.findings import Finding, Level, Sheet
 from vfl.doctor.holdings import check_attack, check_bottom, check_disk, check_files, check_slice, check_whole
 from vfl.doctor.listener import Listener
 from vfl.doctor.party import Setup
+from vfl.doctor.system import check_extras, check_system
 from vfl.doctor.visits import Visits
 from vfl.errors import UserError
 from vfl.folder.versions import versions
@@ -166,7 +168,9 @@ def examine_machine(folder: Path) -> list[Sheet]:
         enough = there >= wanted
         note = "" if enough else f"; a small federation of four needs about {wanted / 1e9:g} GB"
         (here.ok if enough else here.warn)(what, f"{there / 1e9:.1f} GB are free{note}")
+    check_system(here)
     _check_loopback(here)
+    check_extras(here)
     _check_torchvision(here)
     _check_data(here)
     here.later("federation", "give a config file to check one: cafe doctor FILE")
@@ -184,6 +188,8 @@ def _check_loopback(here: Sheet) -> None:
 
 
 def _check_torchvision(here: Sheet) -> None:
+    if find_spec("torchvision") is None:
+        return
     try:
         from vfl import torchvision_ops  # noqa: F401  (makes the next import work beside CPU torch)
         import torchvision  # isort: skip

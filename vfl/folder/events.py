@@ -1,6 +1,7 @@
 """A run's curves and pictures for TensorBoard, below `events/`: coordinator and referee each add a file there."""
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 def write_events(out: Path, record: Record) -> None:
     """Write what is known without the truth: every round's loss and learning rate, evaluations, recovered images."""
+    if not tensorboard_is_there():
+        return
     with _writer(out) as writer:
         for number, loss in enumerate(record.train.losses, start=1):
             writer.add_scalar("train/loss", loss, number)
@@ -34,6 +37,8 @@ def write_events(out: Path, record: Record) -> None:
 
 def write_scores(out: Path, summary: Summary, x: Tensor | None, truth: Tensor) -> None:
     """Write what the referee found: how good the attack was by which round, and real images above recovered ones."""
+    if not tensorboard_is_there():
+        return
     attack, rounds = summary.attack, summary.rounds
     with _writer(out) as writer:
         for name in ("psnr_mean", "r2"):
@@ -44,6 +49,11 @@ def write_scores(out: Path, summary: Summary, x: Tensor | None, truth: Tensor) -
                     writer.add_scalar(f"attack/{name}", value, number)
         if x is not None and _is_image(x):
             writer.add_image("attack/real_above_recovered", in_rows(truth, x).clamp(0, 1), rounds)
+
+
+def tensorboard_is_there() -> bool:
+    """Tell whether TensorBoard is installed, which is an extra: a run writes `events/` only where somebody has it."""
+    return find_spec("tensorboard") is not None
 
 
 def _recovered(out: Path) -> Tensor | None:

@@ -41,7 +41,7 @@ class Right(Part):
     def beyond(self) -> float:
         """Return how much of what a guess leaves open is known: 0 is a guess, 1 is all."""
         left_open = 1 - (self.guess or 0.0)
-        return max(0.0, (self.gain or 0.0) / left_open) if left_open > 0 else 0.0
+        return min(1.0, max(0.0, (self.gain or 0.0) / left_open)) if left_open > 0 else 0.0
 
     @property
     def in_words(self) -> str:

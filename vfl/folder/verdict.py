@@ -5,10 +5,14 @@ from typing import Any, Literal
 
 from vfl.folder.scores import MARGIN_DB, MARGIN_SSIM, Right, is_beyond
 from vfl.folder.summary import Attack, Summary
-from vfl.seats import Seat, WorkerSeat, names_of_seats
+from vfl.seats import MaliciousSeat, Seat, WorkerSeat, names_of_seats
 
 State = Literal["leaked", "partly", "guess", "open"]
 LABELS: dict[State, str] = {"leaked": "leaked", "partly": "partly leaked", "guess": "no more than a guess"}
+MALICIOUS = (
+    "THE COORDINATOR WAS MALICIOUS: it ordered batches and parameters of its attack's choosing, which workers follow "
+    "only where their configs leave out checks (federation.checks)."
+)
 MOST_NAMED = 3
 """Of more columns or workers the first few are named, and the others counted."""
 
@@ -37,6 +41,8 @@ def verdict(summary: Summary) -> Verdict:
     if attack.ordered:
         sentence += f" No batch tells {attack.ordered} of the samples apart: which is which was taken from the truth."
     basis = f"Against `{attack.name}` alone: nothing is said of other attacks."
+    if is_malicious(summary):
+        basis = f"{MALICIOUS} {basis}"
     return Verdict("open" if state == "guess" and warning else state, label, sentence, basis)
 
 
@@ -51,11 +57,20 @@ def seen_words(summary: Summary) -> str:
     """Say what the adversary was sent, or holds, instead of other parties' data."""
     if isinstance(summary.attack.adversary, tuple):
         return "what they saw"
+    if is_malicious(summary):
+        return "gradients"
     return {"coordinator": "gradients", "label_holder": "outputs"}.get(str(summary.attack.adversary), "answers")
+
+
+def is_malicious(summary: Summary) -> bool:
+    """Tell whether the coordinator did not follow the protocol."""
+    return isinstance(summary.attack.adversary, MaliciousSeat)
 
 
 def seat_of(one: Any) -> Seat:
     """Return a seat from the form that a config and a summary have it in."""
+    if isinstance(one, MaliciousSeat):
+        return Seat("coordinator", malicious=True)
     return Seat("worker", one.worker) if isinstance(one, WorkerSeat) else Seat(one)
 
 
@@ -135,18 +150,21 @@ def _inner_layer(summary: Summary) -> tuple[State, str] | None:
 def _nothing_shown(summary: Summary) -> Verdict:
     attack = summary.attack
     if attack.used:
-        return Verdict("open", "not scored", "The attack's result is not scored: there is no ground truth here.")
+        why = "there is no ground truth here, or it recovered neither samples nor labels"
+        return Verdict("open", "not scored", f"The attack's result is not scored: {why}.")
     if attack.name == "none":
         return Verdict("open", "no attack" if summary.complete else "not finished", "No attack was run.")
     if attack.elsewhere:
         whose = f"{adversary_words(summary)} played `{attack.name}`"
         return Verdict("open", "played elsewhere", f"{whose}: what came of it is in the folder of that party.")
     why = str(attack.notes[0] if attack.notes else summary.ended).rstrip(".")
+    basis = MALICIOUS if is_malicious(summary) and summary.complete else ""
     because = "" if why == "complete" else f": {why}"
     return Verdict(
         "open",
         "no result" if summary.complete else "not finished",
         f"The attack `{attack.name}` came to no result{because}. That says nothing about safety.",
+        basis,
     )
 
 

@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -26,9 +26,15 @@ class Outcome:
 
     code: int = 0
     sentence: str = ""
+    error_code: str = "E62"
+    """As in docs/errors.md; a process that says nothing has left its federation."""
     blames: int | None = None
     wordless: bool = False
     """Whether the process said nothing itself: it was killed."""
+
+    def as_error(self, sentence: str = "") -> CafeError:
+        """Return the error that the process ended with, in these words instead of its own if there are any."""
+        return from_words(self.code or 1, sentence or self.sentence, self.error_code)
 
 
 def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) -> None:
@@ -45,7 +51,7 @@ def _child_main(target: Callable[..., None], pipe: Connection, *arguments: Any) 
             traceback.print_exc()
         failure = in_words(error)
         blames = failure.worker if isinstance(failure, WorkerLeftError) else None
-        outcome = Outcome(failure.exit_code, str(failure), blames)
+        outcome = Outcome(failure.exit_code, str(failure), failure.code, blames)
     pipe.send(outcome)
 
 
@@ -110,7 +116,7 @@ class Children:
                 child = next(child for child in silent if child.pipe is pipe)
                 joined = child.receive() == JOINED or joined
                 if not joined and child is not coordinator and child.outcome and child.outcome.code:
-                    return Outcome(child.outcome.code, f"{child.name}: {child.outcome.sentence}")
+                    return replace(child.outcome, sentence=f"{child.name}: {child.outcome.sentence}")
         return coordinator.outcome
 
     def attacked_by(self, child: Child) -> Attacked:
@@ -120,7 +126,7 @@ class Children:
         if child.attacked is None:
             assert child.outcome is not None
             ended = child.outcome.sentence or f"the {child.name} ended before its attack had recovered"
-            raise from_words(child.outcome.code or 1, ended)
+            raise child.outcome.as_error(ended)
         return child.attacked
 
     def child(self, name: str) -> Child:
@@ -136,7 +142,8 @@ class Children:
             child.receive()
         if child.outcome is None or not child.outcome.sentence:
             return outcome
-        return Outcome(child.outcome.code or 1, f"{outcome.sentence}; it says: {child.outcome.sentence}")
+        both = f"{outcome.sentence}; it says: {child.outcome.sentence}"
+        return replace(child.outcome, code=child.outcome.code or 1, sentence=both)
 
     def defence_reports(self) -> list[dict[str, Any]]:
         """Return what the workers' defences say at the end; the coordinator never hears of it."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vfl.config import RunConfig
 from vfl.datasets.slices import LABELS, WorkerData, load_data, slice_for
-from vfl.errors import CafeError, UserError, from_words
+from vfl.errors import CafeError, UserError
 from vfl.local.children import GRACE_SECONDS, Child, Children
 from vfl.local.launch import Part, known_labels, take_part, worker_threads
 from vfl.net.tls import identity_for, worker_role
@@ -92,7 +92,7 @@ class LabelParty:
             time.sleep(AGAIN_SECONDS)
             began, self._child = time.monotonic(), self._start(options)
         if outcome.code and not self._ending:
-            fail(from_words(outcome.code, f"the coordinator's label holder: {outcome.sentence}"))
+            fail(outcome.as_error(f"the coordinator's label holder: {outcome.sentence}"))
 
     def _start(self, options: WorkerOptions) -> Child:
         return self._children.start("label holder", take_part, self._config, Part(self._path, options))

@@ -24,7 +24,7 @@ from vfl.config.places import PLACES
 from vfl.datasets import Data, Facts
 from vfl.datasets.slices import WorkerData, boxes_of, check_facts, write_slices
 from vfl.device import resolve_device
-from vfl.errors import InterruptedRunError, from_words
+from vfl.errors import InterruptedRunError
 from vfl.files import remove, state_folder
 from vfl.files.lock import FolderLock
 from vfl.folder import held, transcript_of
@@ -144,7 +144,7 @@ def _start_and_wait(
     address = coordinator.receive()
     if isinstance(address, Outcome):
         if address.code:
-            raise from_words(address.code, address.sentence)
+            raise address.as_error()
         return  # all rounds had been done, and no worker was needed for the rest
     state = None if config.federation.checkpoint_every is None else _state(out)
     common = common_secret(config, state, wanted.resume)
@@ -158,8 +158,7 @@ def _start_and_wait(
     honour()
     outcome = children.wait_for(coordinator)
     if outcome.code:
-        cause = children.root_cause(outcome)
-        raise from_words(cause.code, cause.sentence)
+        raise children.root_cause(outcome).as_error()
     found = None if config.attacks_at(None) else _elsewhere(children, config, out)
     reports = children.defence_reports()[: config.federation.workers]
     add_to_summary(out, defence=list(map(Defence.model_validate, reports)))

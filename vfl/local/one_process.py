@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from server.parameters import Parameters
-from server.schedule import batches_of
 from vfl.models.whole import first_model
 from vfl.observation import ModelTensors, Observation, Setting
+from vfl.observation.schedule import batches_of
 from vfl.optimisers.training import TrainingConfig
 
 

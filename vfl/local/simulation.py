@@ -14,9 +14,9 @@ from torch import Tensor
 
 from attacker.driver.conclude import conclude
 from attacker.driver.follow import Follower, Snapshots
-from attacker.interface import Recovery
+from attacker.interface import Proposal, Recovery
 from attacker.start import start_attack
-from protos.coordinator_pb2 import Evaluation, JoinRequest, Purpose, Start
+from protos.coordinator_pb2 import Evaluation, JoinRequest, Purpose, Round, Start
 from server.checkpoint import Checkpoints
 from server.inbox import Upload
 from server.parameters import Parameters
@@ -43,6 +43,7 @@ from vfl.observation import (
     united,
 )
 from vfl.referee import score_run
+from worker.checks import OrderChecks, OrderRefusedError
 from worker.keys import Secret
 from worker.main import defence_plan, join_request
 from worker.party import Counted
@@ -121,7 +122,8 @@ class _Rounds:
             self._looks[None].begin(setting)
         self._journal.run(self._config, setting.samples, setting.rounds)
         checkpoints = Checkpoints(self._out, self._config)
-        trainer = Trainer(self._config, setting, session, checkpoints, journal=self._journal)
+        propose = self._propose if self._config.is_malicious else None
+        trainer = Trainer(self._config, setting, session, checkpoints, journal=self._journal, propose=propose)
         await trainer.train(self._observe)
 
     @property
@@ -140,6 +142,11 @@ class _Rounds:
                 if config.records and look.setting is not None:
                     self._recorders.append(TranscriptWriter(transcript_of(out, config, party), config, look.setting))
         return self._follower
+
+    def _propose(self, number: int) -> Proposal | None:
+        """Ask the attack of a malicious coordinator what to order."""
+        with self._parties.computing(threads=1):
+            return self._following().propose(number)
 
     def _observe(self, observation: Observation) -> None:
         """Show the attack a round, while no worker computes: all share torch's threads and its random numbers."""
@@ -193,16 +200,15 @@ class _Parties:
         drawn = common_secret(config, None, resume=False)
         common = None if drawn is None else Secret(drawn)
         self._held = [_contiguous(slice_for(data, config, party)) for party in range(self._topology.parties)]
-        self._trainers = [
-            WorkerTrainer(
-                config,
-                held,
-                defence_plan(config, party, len(held.x), most=held.most, common=common),
-                Rendezvous(),
-                onlooker=looks.get(party),
-            )
+        plans = [
+            defence_plan(config, party, len(held.x), most=held.most, common=common)
             for party, held in enumerate(self._held)
         ]
+        self._trainers = [
+            WorkerTrainer(config, held, plan, Rendezvous(), onlooker=looks.get(plan.worker))
+            for plan, held in zip(plans, self._held, strict=True)
+        ]
+        self._checks = [OrderChecks(config, held, plan) for plan, held in zip(plans, self._held, strict=True)]
         self._version = 0
         self._busy = threading.Lock()
 
@@ -236,8 +242,18 @@ class _Parties:
         """Give all parties the parameters, if they have older ones."""
         if self._version != parameters.version:
             for party, trainer in enumerate(self._trainers):
-                trainer.load(parameters.expected_from(party), parameters.version)
+                tensors = parameters.expected_from(party)
+                with _named(party):
+                    self._checks[party].parameters(parameters.version, tensors, trainer.parameters)
+                trainer.load(tensors, parameters.version)
             self._version = parameters.version
+
+    def check(self, number: int, purpose: Purpose, rows: Mapping[int, Tensor]) -> None:
+        """Let each party look at a round's order, as it would at one that came over the wire."""
+        for party, own in rows.items():
+            order = Round(round=number, purpose=purpose, parameters_version=self._version, indices=own.tolist())
+            with _named(party):
+                self._checks[party].round(order)
 
     def train(self, number: int, rows: Mapping[int, Tensor]) -> dict[int, Upload]:
         """Return what each party uploads for a round."""
@@ -250,6 +266,7 @@ class _Parties:
             for party, gradient in zip(group, learned.output_gradients, strict=True):
                 more = learned if party == holder else None
                 made = self._trainers[party].upload(number, *played[party], gradient, learned=more)
+                self._checks[party].uploaded(number, made.gradients)
                 uploads[party] = Upload(party, made.gradients, made.loss, made.withheld)
         return uploads
 
@@ -265,6 +282,15 @@ class _Parties:
     def _groups(self, rows: Mapping[int, Tensor]) -> list[list[int]]:
         """Return which parties exchange outputs: all of them, or in a horizontal federation each with itself."""
         return [[party] for party in rows] if self._topology.is_horizontal else [sorted(rows)]
+
+
+@contextmanager
+def _named(party: int) -> Iterator[None]:
+    """Say who refuses an order."""
+    try:
+        yield
+    except OrderRefusedError as refused:
+        raise RunFailedError(f"worker {party}: {refused}") from None
 
 
 def _contiguous(held: WorkerData) -> WorkerData:
@@ -290,6 +316,7 @@ class _Session(Session):
         try:
             with self._parties.computing():
                 self._parties.load(parameters)
+                self._parties.check(number, purpose, rows)
                 if purpose == Purpose.PURPOSE_TRAIN:
                     for upload in self._parties.train(number, rows).values():
                         self.answers.inboxes[number].put(upload)

@@ -19,7 +19,7 @@ from vfl.seeds import seeded_everywhere
 
 __all__ = ["LinearTop", "SplitModel", "build_bottom", "build_top", "is_shared", "models", "output_width", "running"]
 
-_OURS = [f"vfl.models.{name}" for name in ("cafe_cnn", "embedded", "lenet", "mlp", "strided_cnn")]
+_OURS = [f"vfl.models.{name}" for name in ("cafe_cnn", "described", "embedded", "lenet", "mlp", "strided_cnn")]
 models = Registry("model", SplitModel, "cafe.models", _OURS, adapt=bottom_factory)
 
 

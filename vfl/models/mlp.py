@@ -1,6 +1,7 @@
 """Fully connected networks, for tables and small images."""
 
 import math
+from collections.abc import Sequence
 
 from pydantic import Field
 from torch import nn
@@ -15,13 +16,25 @@ class MLP(SplitModel):
 
     hidden: tuple[int, ...] = Field((64,), description="outputs of the hidden layers")
     output: int = Field(10, ge=1, description="length of the vector that a worker sends to the label holder")
+    top_hidden: tuple[int, ...] = Field(
+        (), description="outputs of hidden layers of the top model: a cut that lies further forward"
+    )
 
     def bottom(self, shape: Shape) -> nn.Module:
         """Build the network for slices of any shape."""
-        features = math.prod(shape)
-        layers: list[nn.Module] = [nn.Flatten()]
-        for width in self.hidden:
-            layers += [nn.Linear(features, width), nn.ReLU()]
-            features = width
-        layers.append(nn.Linear(features, self.output))
-        return nn.Sequential(*layers)
+        return nn.Sequential(nn.Flatten(), *_layers(math.prod(shape), self.hidden, self.output))
+
+    def top(self, widths: Sequence[int], classes: int) -> nn.Module:
+        """Build one dense layer, or the hidden layers that are asked for and one after a ReLU."""
+        if not self.top_hidden:
+            return super().top(widths, classes)
+        return nn.Sequential(nn.ReLU(), *_layers(sum(widths), self.top_hidden, classes))
+
+
+def _layers(features: int, hidden: Sequence[int], output: int) -> list[nn.Module]:
+    """Return dense layers with ReLU between them."""
+    layers: list[nn.Module] = []
+    for width in hidden:
+        layers += [nn.Linear(features, width), nn.ReLU()]
+        features = width
+    return [*layers, nn.Linear(features, output)]

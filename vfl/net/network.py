@@ -76,7 +76,7 @@ def reach(
     try:
         while not _ready(channel, min(limits.LOOK_SECONDS, max(0.0, deadline - time.monotonic())), stopped):
             if not stopped() and tls is None and tls_at(address):
-                raise UserError(f"{role} at {address} speaks TLS: give --tls DIR here too")
+                raise UserError(f"{role} at {address} speaks TLS: give --tls DIR here too", code="E61")
             if time.monotonic() >= deadline or stopped():
                 raise TimeoutError
     except BaseException:

@@ -16,6 +16,8 @@ from vfl.seats import COORDINATOR, Seat
 from vfl.seeds import derive
 from vfl.topology import Topology
 
+UNKNOWN = ("indices", "parameters", "batch_size")
+"""What a server may not know of rounds that another system recorded; a coordinator of ours knows all of it."""
 _BY_BOXES = Topology(0)
 """Stands for the topology of a setting that is made without one."""
 
@@ -72,6 +74,9 @@ class Setting:
     """Steps that a worker takes before it uploads their mean."""
     widths: tuple[int, ...] = ()
     """The lengths of all outputs, which the coordinator says to each worker; the coordinator's own setting has none."""
+    unknown: frozenset[str] = frozenset()
+    """Of a recorded run what its server does not know: some of `UNKNOWN`. Indices are made up then, of a batch whose
+    size is unknown as many as `batch_size` allows, and parameters are missing."""
     auxiliary: int = 0
     """So many samples, the first, the adversary knows whole (`held.auxiliary`)."""
 
@@ -108,6 +113,7 @@ class Setting:
             topology=replace(config.topology, shares=shares),
             labels=labels,
             still_rounds=still_rounds,
+            seats=(config.curious_seat(None) or COORDINATOR,),
             auxiliary=config.auxiliary,
             loss=loss_of(config.training),
             augmented=config.training.augment.any,

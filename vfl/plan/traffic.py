@@ -12,11 +12,11 @@ from protos.coordinator_pb2 import Evaluation, Order, Purpose, Round, Start, Upl
 from protos.coordinator_pb2 import Parameters as ParametersOrder
 from protos.tensors_pb2 import Chunk
 from protos.worker_pb2 import SwapPart
-from server.schedule import batches_of
 from vfl.config import EVALUATION_BATCH, RunConfig
 from vfl.limits import CHUNK_BYTES
 from vfl.net.network import PROTOCOL_VERSION
 from vfl.observation import Setting
+from vfl.observation.schedule import batches_of
 from worker.rendezvous import swap_parts
 
 SESSION, RUN_ID = "0" * 32, "0" * 16

@@ -59,7 +59,7 @@ def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
         arrays |= {name: rows[order.numpy()] for name, rows in arrays.items() if name.startswith(BESIDE)}
         scores |= score_others(x[asked], part_of(data, asked), config)
         scores |= _against_guesses(config, part_of(data, asked), found[asked]) | {"samples_lost": int(lost.sum())}
-        save_pictures(out, data, x)
+        save_pictures(out, *((data, x) if data.mosaics else (part_of(data, asked), x[asked])))
     scores["over_rounds"] = [
         score_snapshot(path, data, config) for path in sorted((out / "snapshots").glob("[0-9]*.npz"))
     ]
@@ -74,7 +74,7 @@ def score_run(out: Path, config: RunConfig, data: Data) -> Summary:
         scores |= score_targets(arrays, data, order, known="labels" in summary.attack.used)
     if "x" in arrays and data.columns:
         labels = next((torch.tensor(arrays[name]) for name in ("labels", "targets") if name in arrays), None)
-        write_rows(out, data, found, labels)
+        write_rows(out, part_of(data, asked), found[asked], None if labels is None else labels[asked])
     if "x" not in arrays and "layers" in arrays and config.training.frozen:
         scores |= _representation_errors(config, data, arrays)
     summary.attack = summary.attack.model_copy(update=scores)

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from vfl.config import RunConfig
-from vfl.errors import UserError
+from vfl.errors import UserError, missing_extra
 from vfl.files import is_own, write_text
 from vfl.folder.schema import flat
 from vfl.folder.summary import Summary
@@ -96,7 +96,10 @@ def images(run: RunFolder) -> list[Row]:
         "label_true": run.arrays.get("labels_true"),
     }
     there = {name: column.tolist() for name, column in columns.items() if column is not None}
-    return [{"sample": n, **{name: column[n] for name, column in there.items()}} for n in range(len(run.x))]
+    return [
+        {"sample": int(run.numbers[n]), **{name: column[n] for name, column in there.items()}}
+        for n in range(len(run.x))
+    ]
 
 
 def export_mlflow(folder: Path, uri: str | None) -> str:
@@ -106,7 +109,7 @@ def export_mlflow(folder: Path, uri: str | None) -> str:
         from mlflow import MlflowClient, get_tracking_uri
         from mlflow.exceptions import MlflowException
     except ImportError:
-        raise UserError("--to mlflow: MLflow is not installed; pip install 'cafe-vfl[mlflow]'") from None
+        raise missing_extra("--to mlflow", "MLflow", "mlflow") from None
     try:
         client = MlflowClient(tracking_uri=uri)
         found = client.get_experiment_by_name(EXPERIMENT)

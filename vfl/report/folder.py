@@ -2,7 +2,7 @@
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -20,7 +20,7 @@ from vfl.partition import Box, partition
 
 ARRAYS = {
     "x": "f", "x_true": "f", "certificates": "f", "certified": "b", "labels": "i", "labels_true": "i", "targets": "f",
-    "targets_true": "f",
+    "targets_true": "f", "told": "b",
 }  # fmt: skip
 """What is read of recovered.npz, and the kind of numbers in it; each has one or one row a sample."""
 
@@ -32,6 +32,8 @@ class RunFolder:
     path: Path
     summary: Summary
     arrays: dict[str, np.ndarray]
+    numbers: np.ndarray = field(default_factory=lambda: np.arange(0))
+    """Which samples of the run the arrays are of: all that the adversary did not know from elsewhere."""
     problem: str = ""
     """Why the arrays cannot be read, if they are there and cannot."""
 
@@ -96,8 +98,11 @@ def read_run(path: Path) -> RunFolder:
         arrays = read_results(file, ARRAYS)
         check_arrays(arrays)
     except (OSError, ArchiveError) as error:
-        return RunFolder(path, summary, {}, f"recovered.npz cannot be read: {plain(str(error))}")
-    return RunFolder(path, summary, arrays)
+        return RunFolder(path, summary, {}, problem=f"recovered.npz cannot be read: {plain(str(error))}")
+    told = arrays.pop("told", None)
+    if told is None:
+        return RunFolder(path, summary, arrays, np.arange(max(map(len, arrays.values()), default=0)))
+    return RunFolder(path, summary, {name: array[~told] for name, array in arrays.items()}, np.flatnonzero(~told))
 
 
 def check_arrays(arrays: dict[str, np.ndarray]) -> None:
@@ -107,5 +112,7 @@ def check_arrays(arrays: dict[str, np.ndarray]) -> None:
             raise ArchiveError(f"{name} is {array.dtype} of shape {array.shape}")
         if name in ("x", "x_true") and math.prod(array.shape[1:]) > PICTURE_PIXELS:
             raise ArchiveError(f"{name} has samples of {math.prod(array.shape[1:])} numbers")
+        if "told" in arrays and array.shape[:1] != (arrays["told"].size,):
+            raise ArchiveError(f"it says of {arrays['told'].size} samples whether they were known, and has {name}")
         if "x" in arrays and len(array) != len(arrays["x"]):
             raise ArchiveError(f"it has {len(arrays['x'])} samples, and {name} for {len(array)}")

@@ -115,19 +115,19 @@ class Album:
         value = float(run.psnr[sample])
         apart = difference(run.x[sample], run.truth[sample])
         pictures = (
-            ("real", encode(as_pixels(run.truth[sample]), f"Sample {sample}, real")),
+            ("real", encode(as_pixels(run.truth[sample]), f"Sample {run.numbers[sample]}, real")),
             ("rebuilt", self._recovered(sample)),
-            ("difference", encode(apart, f"Sample {sample}, the difference between real and rebuilt")),
+            ("difference", encode(apart, f"Sample {run.numbers[sample]}, the difference between real and rebuilt")),
         )
         self._left -= sum(picture.size for _, picture in pictures)
-        return Example(sample, value, pictures)
+        return Example(int(run.numbers[sample]), value, pictures)
 
     def _recovered(self, sample: int) -> Picture:
         run = self._run
         assert run.x is not None
         score = f", {run.psnr[sample]:.1f} dB" if run.psnr is not None else ""
         lost = "" if np.isfinite(run.x[sample]).all() else ", not or not wholly recovered"
-        return encode(as_pixels(run.x[sample]), f"Sample {sample}, rebuilt{score}{lost}")
+        return encode(as_pixels(run.x[sample]), f"Sample {run.numbers[sample]}, rebuilt{score}{lost}")
 
 
 def as_pixels(image: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from vfl.config import RunConfig, apply_change, read_tree
 from vfl.errors import UserError
 from vfl.registry import explain
+from vfl.shipped import find_shipped
 from vfl.sweep.file import Changes, PaperConfig, SweepConfig, TableConfig, changed, read_sweep
 
 DEFAULT_SIZE = "small"
@@ -68,7 +69,8 @@ def load_plan(path: Path, changes: list[str] | None = None, size: str | None = N
     """Read a sweep's file in one of its sizes, apply `a.b=c` changes to its base, and lay out the cells."""
     sweep = read_sweep(path)
     size = _which_size(path, sweep, size)
-    base = sweep.base if isinstance(sweep.base, dict) else read_tree(path.parent / sweep.base, "config", "configs/")
+    folder = find_shipped(path).parent
+    base = sweep.base if isinstance(sweep.base, dict) else read_tree(folder / sweep.base, "config", "configs/")
     problems = Problems()
     _check_names(sweep, problems)
     if size is not None:

@@ -124,6 +124,10 @@ class Defence(Plugin):
         """Return what is sent in place of an output or an answer: the same shape and dtype, finite."""
         raise NotImplementedError
 
+    def penalty(self, x: Tensor, output: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Return what the loss of the worker's bottom model gets besides, given a batch; of defences of outputs."""
+        return None
+
     def check(self, classes: int) -> None:
         """Raise UserError if it is not for so many classes, before the first round; the label holder knows them."""
 
@@ -137,7 +141,20 @@ class Defence(Plugin):
 
 
 _ANSWERS = tuple(f"answers.{name}" for name in ("marvell", "max_norm", "discretise", "random_labels"))
-_OURS = ("indices", "breaker", "fake_gradients", "dp", "noise", "prune", "quantize", "clip", "soteria", *_ANSWERS)
+_OUTPUTS = ("outputs.no_peek", "outputs.bottleneck")
+_OURS = (
+    "indices",
+    "breaker",
+    "fake_gradients",
+    "dp",
+    "noise",
+    "prune",
+    "quantize",
+    "clip",
+    "soteria",
+    *_ANSWERS,
+    *_OUTPUTS,
+)
 """The modules of the defences that come with this package, besides `none`."""
 defences = Registry("defence", Defence, "cafe.defences", [f"worker.defences.{name}" for name in _OURS])
 

@@ -35,6 +35,15 @@ def fitting_upload(defence: str, uploaded: Any, kinds: Mapping[str, Kind], finit
     return fitting
 
 
+def fitting_penalty(defence: str, penalty: Any) -> Tensor | None:
+    """Return what a defence adds to the loss of a batch."""
+    if penalty is not None and not (isinstance(penalty, Tensor) and penalty.dim() == 0):
+        raise _misfit(
+            defence, "penalty", f"it must return a tensor that is one number or None, not {described(penalty)}"
+        )
+    return penalty
+
+
 def fitting_schedule(defence: str, schedule: Any) -> str:
     """Return how batches are drawn, as `schedule` says it."""
     if not isinstance(schedule, str):

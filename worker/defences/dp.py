@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field, model_validator
 
-from vfl.errors import UserError
+from vfl.errors import UserError, missing_extra
 from vfl.observation import Tensors
 from worker.defences import Defence, Plan, Played, WithheldError, defences
 from worker.defences.clip import clipped
@@ -199,7 +199,5 @@ def _opacus() -> Any:
     try:
         from opacus import accountants
     except ImportError:
-        raise UserError(
-            "defence dp: the accountant opacus is not installed: install the extra `dp`, or set batches: known"
-        ) from None
+        raise missing_extra("defence dp (without `batches: known`)", "the accountant opacus", "dp") from None
     return accountants

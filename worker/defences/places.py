@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from vfl.config import RunConfig
@@ -49,6 +50,10 @@ class Defences:
         """Return an output as it leaves this worker; the label holder's own does not."""
         return output if self._holds_labels else self.outputs.apply(output, number, rows=rows)
 
+    def penalty(self, x: Tensor, output: Tensor) -> Tensor | None:
+        """Return what the loss of this worker's bottom model gets besides, if anything; the label holder's does not."""
+        return None if self._holds_labels else self.outputs.penalty(x, output)
+
     def answered(
         self, answers: Sequence[Tensor], number: int, rows: Tensor, *, labels: Tensor | None
     ) -> tuple[Tensor, ...]:
@@ -91,6 +96,15 @@ class SwapChain:
                 made = {str(self._place): defence.exchange(tensor, swapped)}
                 tensor = checks.fitting_upload(name, made, {str(self._place): kind}, finite)[self._place]
         return tensor
+
+    def penalty(self, x: Tensor, output: Tensor) -> Tensor | None:
+        """Return the sum of what the defences add to the loss of a batch; None if none of them does."""
+        found = []
+        for name, defence in self._all:
+            with defences.guard(name, defence, "penalty"):
+                found.append(checks.fitting_penalty(name, defence.penalty(x, output)))
+        given = [one for one in found if one is not None]
+        return torch.stack(given).sum() if given else None
 
     def check(self, classes: int) -> None:
         """Refuse defences that are not for so many classes."""

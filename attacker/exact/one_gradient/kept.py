@@ -30,7 +30,7 @@ class Kept:
 
     def __init__(self, setting: Setting, choice: Choice) -> None:
         self._layers, self._bytes = choice.layers, 0
-        self._epochs = 1 if setting.augmented else EPOCHS
+        self._epochs = 1 if setting.augmented or choice.jointly else EPOCHS
         self._drawn = torch.zeros(setting.samples, dtype=torch.long)
         self.rounds: list[Seen] = []
         self.versions: dict[int, ModelTensors] = {}

@@ -63,7 +63,8 @@ class OneGradient:
         found = people.joined(nobody).take(torch.where(lost, len(people), names.person))
         known = None if setting.labels is None or not self._trusts else torch.tensor(setting.labels)
         labels = torch.where(lost, setting.loss.unknown(len(lost)), found.labels) if known is None else known
-        certificates = self._evidence.certify(found.x, labels, batches=names.batches) if self._inversion else None
+        certain = self._inversion is not None and not self._choice.jointly
+        certificates = self._evidence.certify(found.x, labels, batches=names.batches) if certain else None
         one_version = len(self._kept.versions) == 1
         return Recovery(
             slices=found.x if self._inversion else None,

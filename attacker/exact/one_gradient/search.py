@@ -8,12 +8,13 @@ from torch import Tensor
 
 from attacker.exact.choice import Choice
 from attacker.exact.one_gradient.batch import Batch, Present, Row, solve_batch
+from attacker.exact.one_gradient.jointly import invert_batch
 from attacker.exact.one_gradient.kept import Kept
 from attacker.exact.one_gradient.names import Names, made_up, names_of
 from attacker.exact.one_gradient.people import SAME, People
 from attacker.exact.one_gradient.presence import Presence, namesakes, twins
 from attacker.exact.rays import Known
-from attacker.exact.step_three import step_three
+from attacker.exact.step_three import Inverted, step_three
 from attacker.interface import Progress
 from attacker.inversion import InversionOptions
 from attacker.inversion.values import in_levels
@@ -21,6 +22,7 @@ from vfl.device import one_thread
 from vfl.maths.loss import is_known
 from vfl.models.whole import WholeModel, known_model
 from vfl.observation import Setting
+from vfl.seeds import generator
 
 ROOM = 1.2
 """By how much an h that is not zero must outnumber a slice's values to determine them."""
@@ -112,7 +114,8 @@ class Search:
 
     def _present(self, at: int, worker: int) -> Present:
         """Return who takes part in a round, with slices at a worker that are exact."""
-        who = ((self.presence.of[at] == 1) & self.people.exact[:, worker]).nonzero()[:, 0]
+        of_use = self.people.exact[:, worker] & (not self.choice.jointly)  # alone a slice would have another h
+        who = ((self.presence.of[at] == 1) & of_use).nonzero()[:, 0]
         exact = self._on_levels(self.people.x[worker][who])
         return Present(who, Known(self.people.representations(self._model(at), self.choice, worker, who), exact))
 
@@ -178,7 +181,7 @@ class Search:
         h = tuple(
             torch.stack([new.get(worker, nothing) for *_, new, _ in wanted]) for worker, nothing in enumerate(blank)
         )
-        inverted = step_three(
+        inverted = self._jointly(wanted, h, progress) if self.choice.jointly and self.inversion else step_three(
             self.setting, self.choice, list(self._model(wanted[0][0]).bottoms), h, options=self.inversion,
             cells=(), progress=progress, versions=[self.kept.versions[version] for version in versions],
             version_of=torch.tensor([versions.index(rounds[at].version) for at, *_ in wanted]),
@@ -199,6 +202,26 @@ class Search:
             labels=torch.tensor([row.label for _, row, *_ in wanted], dtype=self.people.labels.dtype),
             acceptable=self.people.acceptable,
         )
+
+    def _jointly(
+        self, wanted: Sequence[tuple[int, Row, dict[int, Tensor], int]], h: Sequence[Tensor], progress: Progress
+    ) -> Inverted:
+        """Invert each batch's new slices together, worker by worker."""
+        setting, rounds = self.setting, torch.tensor([at for at, *_ in wanted])
+        slices = [torch.full((len(wanted), *box.shape), torch.nan) for box in setting.boxes]
+        residual = torch.full((len(wanted), setting.workers), torch.nan)
+        for done, at in enumerate(rounds.unique().tolist()):
+            model, seen = self._model(at), self.kept.rounds[at]
+            for worker, (layer, box) in enumerate(zip(self.choice.layers, setting.boxes, strict=True)):
+                own = ((rounds == at) & h[worker].isfinite().all(dim=1)).nonzero()[:, 0]
+                draws = generator(setting.seed, f"step III of round {seen.number}", worker)
+                if len(own):
+                    slices[worker][own], residual[own, worker] = invert_batch(
+                        model.bottoms[worker], layer.name, h[worker][own], box.shape,
+                        size=max(len(seen.batch), len(own)), generator=draws,
+                    )  # fmt: skip
+            progress("step III", done + 1, len(rounds.unique()))
+        return Inverted(tuple(slices), residual, self.people.acceptable)
 
     def names(self) -> Names:
         """Tell which sample each person is."""

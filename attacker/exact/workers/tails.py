@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from attacker.steady import ROWS, mixes
 from vfl.partition import Shape
 
 NEAR_ZERO = 1e-5
@@ -81,6 +82,21 @@ def affine_after(model: nn.Module, layer: str, shape: Shape) -> bool:
     probes = torch.randn(2, linear.in_features, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     one, other = run_tail(model, layer, shape, 10 * probes).jacobian
     return torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def mixes_after(model: nn.Module, layer: str, shape: Shape) -> bool:
+    """Tell whether what follows a layer makes something else of samples in other company, as batch norm does."""
+    width = model.get_submodule(layer).out_features
+    assert isinstance(width, int)
+    draws = torch.Generator().manual_seed(0)
+    x, outputs = torch.rand(len(ROWS), *shape, generator=draws), torch.randn(len(ROWS), width, generator=draws)
+
+    def run(model: nn.Module, rows: Tensor) -> Tensor:
+        linear = model.get_submodule(layer)
+        assert isinstance(linear, nn.Linear)
+        return _with(model, linear, x[rows], outputs[rows])
+
+    return mixes(model, run)
 
 
 def possible_v(model: nn.Module, layer: str, shape: Shape, h: Tensor, *, through: Tensor | None = None) -> Tensor:

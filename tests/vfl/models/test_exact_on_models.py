@@ -166,13 +166,16 @@ def test_a_dense_layer_written_as_a_function_alone_is_refused_by_its_name():
             attacks.build(PluginSection(name=name)).start(setting)
 
 
+def normed_after(shape: tuple[int, ...]) -> nn.Module:
+    """Batch norm after the first dense layer that takes what a ReLU leaves."""
+    dense = [nn.Linear(16 * shape[1] * shape[2], 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10)]
+    return nn.Sequential(nn.Conv2d(shape[0], 16, 3, padding=1), nn.ReLU(), nn.Flatten(), *dense)
+
+
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
-        (
-            own("batchnorm_cnn", training=True),
-            "do not depend on its batch, and the model has batch norm in training mode",
-        ),
+        (ModelSection(name=f"{__name__}:normed_after"), "batch norm in training mode before the attacked layer alone"),
         (ModelSection(name="lenet"), "worker 0's model has none"),
     ],
 )

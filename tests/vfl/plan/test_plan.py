@@ -130,7 +130,7 @@ def test_least_squares_needs_as_many_rounds_as_tell_all_samples_apart():
     """The oracle is the rank of the drawn batches' matrix itself."""
     config = small_config(attack={"name": "least_squares"}, federation={"batch_size": 6, "rounds": 1})
     needed = workload_of(config).needs.rounds
-    from server.schedule import batches
+    from vfl.observation.schedule import batches
 
     def rank(rounds):
         matrix = np.zeros((rounds, 24))

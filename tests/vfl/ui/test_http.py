@@ -181,12 +181,15 @@ def test_the_last_word_of_a_page(run):
 
 def test_bad_input_ends_with_a_sentence(run, page, tmp_path):
     for arguments, words in [
-        ([tmp_path], f"cafe: {tmp_path} is not a run's folder: it has no journal.jsonl\n"),
-        ([run[0], "--ui-listen", "here"], "cafe: --ui-listen here: expected HOST:PORT, for example 192.0.2.10:7000\n"),
+        ([tmp_path], f"cafe: {tmp_path} is not a run's folder: it has no journal.jsonl [E81]\n"),
+        (
+            [run[0], "--ui-listen", "here"],
+            "cafe: --ui-listen here: expected HOST:PORT, for example 192.0.2.10:7000 [E10]\n",
+        ),
         (
             [run[0], "--ui-listen", f"127.0.0.1:{page.port}"],
             f"cafe: --ui-listen 127.0.0.1:{page.port}: the page cannot be served there (Address already in use); "
-            "port 0 takes a free one\n",
+            "port 0 takes a free one [E81]\n",
         ),
     ]:
         done = cafe("ui", *arguments)

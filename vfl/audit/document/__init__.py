@@ -172,7 +172,7 @@ def _prices(audit: Audit) -> Chapter:
         return Chapter("prices", "")
     base = audit.training
     none = (Entry("as it is"), Entry(""), *_price(base.loss, base.accuracy, base.seconds, base.bytes), Entry(""))
-    lines = [none, *(_trial(one, audit) for one in audit.trials)]
+    lines = [none, *(_trial(one) for one in audit.trials)]
     lead = (
         f"Each defence was run for real, with the same seed and {base.rounds} rounds. Known at most: of what a guess "
         f"leaves open, by the worst of the attackers it met; the limit is {audit.limit:g}."
@@ -183,15 +183,15 @@ def _prices(audit: Audit) -> Chapter:
     )
 
 
-def _trial(trial: Trial, audit: Audit) -> tuple[Entry, ...]:
+def _trial(trial: Trial) -> tuple[Entry, ...]:
     trained = trial.training
     prices = (
         _price(trained.loss, trained.accuracy, trained.seconds, trained.bytes) if trained.rounds else (Entry("–"),) * 4
     )
     if trial.outcome != "done":
         return Entry(trial.defence), Entry(trial.outcome, "open"), *prices, Entry(trial.sentence)
-    state = "open" if trial.worst is None else "guess" if trial.worst <= audit.limit else "partly"
-    state = "leaked" if trial.worst is not None and trial.worst >= 0.5 else state
+    state = "open" if trial.worst is None else "partly" if trial.broken_by else "guess"
+    state = "leaked" if trial.broken_by and (trial.worst or 0.0) >= 0.5 else state
     known = "–" if trial.worst is None else f"{trial.worst:.2f}"
     said = [f"held against {'; '.join(trial.held_against)}" if trial.held_against else ""]
     said += [f"broken by {'; '.join(trial.broken_by)}" if trial.broken_by else ""]

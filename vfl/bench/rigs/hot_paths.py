@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from attacker.exact.steps12.cells import Cell, cells_of
 from attacker.exact.steps12.solve import solve
-from attacker.inversion import InversionOptions, invert
+from attacker.inversion import InversionOptions, Wanted, invert
 from protos.codec import Assembler, announce
 from protos.wire import UPLOAD, ChunkView
 from server.parameters import Parameters, gradients_of_round
-from server.schedule import batches
 from vfl.maths.factors import OVERSAMPLING, Factors, factorize
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.observation import BOTTOM, Setting, with_prefix
+from vfl.observation.schedule import batches
 from vfl.optimisers import optimisers
 from vfl.optimisers.training import TrainingConfig
 from vfl.partition import partition
@@ -200,9 +200,8 @@ def step_three(samples: int, options: InversionOptions) -> HotPath:
 
     def run() -> object:
         passes.clear()
-        return invert(
-            model, "fc1", targets, shape, seed=0, device="cpu", options=options, progress=lambda _done, _of: None
-        )
+        wanted = Wanted(model, "fc1", targets, shape)
+        return invert(wanted, seed=0, device="cpu", options=options, progress=lambda _done, _of: None)
 
     run()
     wanted = tuple(passes)

@@ -15,7 +15,7 @@ from pydantic import AfterValidator
 
 from vfl import limits
 from vfl.datasets.columns import LONGEST, Text, Values, as_words, too_long
-from vfl.errors import UserError
+from vfl.errors import UserError, missing_extra
 from vfl.files.archive import ArchiveError
 from vfl.limits import plain
 
@@ -171,7 +171,7 @@ def pyarrow(module: str) -> Any:
     try:
         return import_module(f"pyarrow.{module}")
     except ImportError:
-        raise UserError("data: tables are read by pyarrow: pip install 'cafe-vfl[tables]'") from None
+        raise missing_extra("data: tables are read by pyarrow", "it", "tables") from None
 
 
 @contextmanager

@@ -26,7 +26,7 @@ class TranscriptWriter:
     def __init__(self, folder: Path, config: RunConfig, setting: Setting) -> None:
         folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         self._folder = folder
-        self._version = 0
+        self._version, self._unknown = 0, setting.unknown
         self._syncs = config.federation.checkpoint_every is not None
         self._unsure: list[Path] = []
         """What was written, and would be lost if the machine stopped now; kept for checkpoints only."""
@@ -37,7 +37,8 @@ class TranscriptWriter:
 
     def observe(self, observation: PartyObservation) -> None:
         """Write one round."""
-        for file in files_of(observation, new_parameters=observation.version != self._version):
+        new = observation.version != self._version
+        for file in files_of(observation, new_parameters=new, unknown=self._unknown):
             path, write = self._folder / file.name, partial(write_tensors, tensors=file.tensors, about=file.about)
             write_atomically(path, partial(write, checked=True), durably=False, mode=PRIVATE)
             if self._syncs:

@@ -3,7 +3,7 @@
 A checksum keeps out accidents, not lies: what is read from a file that was kept must also fit the run's setting.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class RoundReader:
         self._party = None if setting.seats == (COORDINATOR,) else PartyFiles(setting, checked)
         """Of the rounds that another party than the coordinator wrote."""
         self._expected = _model_shapes(setting) if checked and self._party is None else None
+        self._hidden, self._blind = "indices" in setting.unknown, "parameters" in setting.unknown
         self._version = 0
         self._flat: Tensors = {}
         self._parameters = ModelTensors((), {})
@@ -75,11 +76,13 @@ class RoundReader:
         path = self._find(round_name(number))
         tensors, about = read_tensors(path, self._checked)
         try:
-            found, version, indices = int(about["round"]), int(about["version"]), tensors.pop("indices")
+            found, version = int(about["round"]), int(about["version"])
+            indices = self._made_up(about) if self._hidden else tensors.pop("indices")
             if not (0 < found < _MANY and 0 < version < _MANY):
                 raise ValueError
         except (KeyError, ValueError):
-            raise DamagedError(f"{path} does not hold a round") from None
+            lacks = "" if self._hidden or "indices" in tensors else ": it has no indices, and the run knows them"
+            raise DamagedError(f"{path} does not hold a round{lacks}") from None
         parameters = self._parameters_of(version)
         if self._checked:
             _check_indices(path, indices, self._setting)
@@ -98,7 +101,7 @@ class RoundReader:
     ) -> Observation:
         setting, version, uploads = self._setting, self._version, _uploads(tensors, self._setting)
         if self._checked:
-            _check_gradients(path, tensors, uploads, parameters)
+            _check_gradients(path, tensors, uploads, self._expected or parameters)
         if not setting.topology.is_horizontal:
             return Observation(number, indices, version, parameters, uploads[0])
         try:
@@ -107,7 +110,17 @@ class RoundReader:
             raise DamagedError(f"{path} holds uploads that do not fit each other") from None
         return Observation(number, indices, version, parameters, gradients, uploads)
 
+    def _made_up(self, about: Mapping[str, str]) -> Tensor:
+        """Return indices for a round that came without any: as many as its batch has, or may have."""
+        size = int(about.get("samples", self._setting.batch_size))
+        if not 0 < size <= self._setting.batch_size:
+            raise ValueError
+        return torch.arange(size)
+
     def _parameters_of(self, version: int) -> ModelTensors:
+        if self._blind:
+            self._version, self._flat = version, {}
+            return ModelTensors(({},) * len(self._setting.boxes), {})
         if version != self._version:
             path = self._find(parameters_name(version))
             flat = read_tensors(path, self._checked)[0]
@@ -130,10 +143,15 @@ class RoundFile:
     about: Mapping[str, str]
 
 
-def files_of(observation: PartyObservation, *, new_parameters: bool) -> Iterator[RoundFile]:
-    """Yield the files of a round: first its parameters, if they are new, then all the rest."""
+def files_of(
+    observation: PartyObservation, *, new_parameters: bool, unknown: Collection[str] = ()
+) -> Iterator[RoundFile]:
+    """Yield the files of a round: first its parameters, if they are new, then all the rest that is known."""
     about = {"round": str(observation.round), "version": str(observation.version)}
-    if new_parameters:
+    hidden = "indices" in unknown
+    if hidden and "batch_size" not in unknown:
+        about["samples"] = str(len(observation.indices))
+    if new_parameters and "parameters" not in unknown:
         known = _flat(observation.parameters) if isinstance(observation, Observation) else party_parameters(observation)
         yield RoundFile(parameters_name(observation.version), known, {})
     if not isinstance(observation, Observation):
@@ -142,7 +160,8 @@ def files_of(observation: PartyObservation, *, new_parameters: bool) -> Iterator
         flat = _flat(observation.gradients)
     else:  # each worker's; their average follows from them
         flat = {f"{m}.{name}": t for m, own in enumerate(observation.uploads) for name, t in _flat(own).items()}
-    yield RoundFile(round_name(observation.round), {**flat, "indices": observation.indices}, about)
+    named = {} if hidden else {"indices": observation.indices}
+    yield RoundFile(round_name(observation.round), {**flat, **named}, about)
 
 
 def _uploads(tensors: Tensors, setting: Setting) -> tuple[ModelTensors, ...]:

@@ -15,6 +15,7 @@ from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
 from vfl.folder.transcript.parties import check_tensors
 from vfl.limits import CLASSES, FEATURES, SAMPLES
 from vfl.observation import Held, Setting
+from vfl.observation.setting import UNKNOWN
 from vfl.partition import Box, tiling_problem
 from vfl.seats import COORDINATOR, OneSeat, Seat, adversary_of, seats_of
 
@@ -34,6 +35,7 @@ def setting_tree(setting: Setting) -> dict[str, Any]:
         "schedule": setting.schedule,
         "shares": setting.topology.shares,
         **({} if setting.labels is None else {"labels": list(setting.labels)}),
+        **({"unknown": sorted(setting.unknown)} if setting.unknown else {}),
         **seats,
     }
 
@@ -59,7 +61,18 @@ def setting_from(tree: dict[str, Any], config: RunConfig, rounds: int) -> Settin
     else:
         widths = _widths(tree["widths"], len(boxes))
         known = replace(_at(config, seat, boxes, sizes), labels=labels, widths=widths)
-    return replace(known, batch_size=tree["batch_size"], schedule=tree["schedule"], rounds=rounds)
+    unknown = _unknown(tree.get("unknown", []), seat, config)
+    return replace(known, batch_size=tree["batch_size"], schedule=tree["schedule"], rounds=rounds, unknown=unknown)
+
+
+def _unknown(found: Any, seat: Seat, config: RunConfig) -> frozenset[str]:
+    if not isinstance(found, list) or not all(isinstance(one, str) and one in UNKNOWN for one in found):
+        raise ValueError(f"unknown is {found!r}, expected some of {', '.join(UNKNOWN)}")
+    if found and (seat != COORDINATOR or config.topology.is_horizontal or config.topology.labels_at_coordinator):
+        raise ValueError("unknown: only a vertical federation's coordinator without labels may not know all of it")
+    if "batch_size" in found and "indices" not in found:
+        raise ValueError("unknown: indices tell the batch's size")
+    return frozenset(found)
 
 
 def _at(config: RunConfig, seat: Seat, boxes: tuple[Box, ...], sizes: dict[str, int]) -> Setting:

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from server.schedule import batches
+from vfl.observation.schedule import batches
 
 
 def test_epochs_draw_every_sample_once_each():

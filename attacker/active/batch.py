@@ -1,0 +1,238 @@
+"""One batch, taken apart: rounds that isolate its rows at every worker, then rounds that measure each of them again."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from attacker.active.line import SHARE, Groups, Line
+from attacker.active.link import Slots, linked
+from attacker.active.network import GAIN, Counting, Head, Network, Telling
+from attacker.active.sight import Sight, drawn_direction, sight_of
+from vfl.observation import ModelTensors, Observation
+
+BENDS = 16
+"""Of the line by which a worker tells the others of its rows."""
+TOLD = 2.0
+"""Logits that it tells, either way."""
+AGREES = 3e-3
+"""How far a row may be from what a measurement has for it, relative to its size; else it was another that was seen."""
+
+KNOWN, SLACK = 5e-5, 5e-5
+"""How well a row is known along a direction, relative to its size; what float32 leaves of a share."""
+STUCK = 2
+"""After so many measurements that settled nothing the batch is left as it is."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a round showed of every worker's groups."""
+
+    shares: Tensor
+    """The share of the one class that each group of the telling worker makes."""
+    slack: Tensor
+    """How far off that may be, as rows are known and float32 rounds."""
+    sums: list[Tensor]
+    """By worker: of each group the sum of what flows back to its rows, NaN where it was not seen."""
+    errors: list[Tensor]
+    """By worker: how far each group's row is from what was seen, relative to its size; NaN likewise."""
+
+
+@dataclass(frozen=True)
+class Apart:
+    """A batch that was taken apart, in no order: of each sample every worker's row, NaN where it is not known."""
+
+    rows: list[Tensor]
+    errors: Tensor
+    """(samples, workers): how far two determinations of a row differ, relative to its size; NaN: not known."""
+    one: Tensor
+    """Whether a sample is of the one class."""
+
+
+class Batch:
+    """The state of the attack on one batch."""
+
+    def __init__(self, network: Network, indices: Tensor, random: torch.Generator, *, measurements: int) -> None:
+        self.indices, self.problem, self.done = indices, "", False
+        self.rounds: list[int] = []
+        self._network, self._random, self._measurements = network, random, measurements
+        self._lines = [Line(drawn_direction(one.features, random), len(indices)) for one in network.bottoms]
+        self._thresholds: list[Tensor] = []
+        self._groups: list[Groups] = []
+        """By worker; empty while rows are being isolated."""
+        self._told: tuple[Telling | None, float] = (None, 0.0)
+        self._sights: list[Sight] = []
+        self._measured: list[Measured] = []
+        self._left: list[int] = []
+        """After each measurement, how many groups were to be measured once more."""
+        self._proposed: ModelTensors | None = None
+
+    def propose(self) -> ModelTensors:
+        """Return the parameters of the next round; the same until it is observed."""
+        if self._proposed is None:
+            self._proposed = self._measuring() if self._groups else self._isolating()
+        return self._proposed
+
+    def observe(self, observation: Observation) -> None:
+        """Take in a round that was played as proposed."""
+        self.rounds.append(observation.round)
+        self._proposed = None
+        scale = len(self.indices) / GAIN
+        seen = [
+            dense.gradients(own) * scale
+            for dense, own in zip(self._network.bottoms, observation.gradients.bottoms, strict=True)
+        ]
+        if self._groups:
+            self._measure(seen)
+        else:
+            self._isolate(seen)
+
+    def apart(self) -> Apart | None:
+        """Return the batch taken apart as far as it is; None before every worker's rows are isolated."""
+        if not self._groups:
+            return None
+        groups, samples = self._groups, len(self.indices)
+        slots = self._slots()
+        rows, errors = [], torch.full((samples, len(groups)), torch.nan, dtype=torch.float64)
+        for worker, own in enumerate(groups):
+            of, error = self._links(slots, worker), self._errors(worker)
+            known = of >= 0
+            row = torch.full((samples, own.x.shape[1]), torch.nan, dtype=torch.float64)
+            row[known] = own.x[of[known]]
+            errors[known, worker] = error[of[known]]
+            rows.append(row)
+        return Apart(rows, errors, slots.one)
+
+    def _isolating(self) -> ModelTensors:
+        pairs = list(zip(self._network.bottoms, self._lines, strict=True))
+        self._thresholds = [line.next_thresholds(dense.units) for dense, line in pairs]
+        bottoms = [
+            dense.parameters(Counting(line.direction, thresholds))
+            for (dense, line), thresholds in zip(pairs, self._thresholds, strict=True)
+        ]
+        return self._network.parameters(bottoms, Head.one_against_all(self._network.classes, _logit(SHARE)))
+
+    def _isolate(self, seen: list[Tensor]) -> None:
+        for line, thresholds, beyond in zip(self._lines, self._thresholds, seen, strict=True):
+            line.add(thresholds, beyond[: len(thresholds)])
+            self.problem = self.problem or line.problem or ""
+        if self.problem:
+            self.done = True
+        elif all(line.divided for line in self._lines):
+            self._groups = [line.groups().merged() for line in self._lines]
+
+    @property
+    def _teller(self) -> int:
+        """The worker that tells: one whose rows are all different, or as many as possible."""
+        return max(range(len(self._groups)), key=lambda worker: len(self._groups[worker]))
+
+    def _units(self, worker: int) -> int:
+        """Return how many units of a worker are left to count with."""
+        tells = len(self._groups) > 1 and worker == self._teller
+        return self._network.bottoms[worker].units - (BENDS if tells else 0)
+
+    def _measuring(self) -> ModelTensors:
+        """Choose what is told, and which groups are measured along which directions."""
+        telling, bias = None, _logit(SHARE)
+        if len(self._groups) > 1:
+            rows = self._groups[self._teller].x
+            telling, bias = _spread(rows, drawn_direction(rows.shape[1], self._random)), -TOLD
+        self._told = telling, bias
+        wanted = self._wanted()
+        self._sights = [
+            sight_of(own.x, wanted[worker], self._times(worker), self._units(worker), random=self._random)
+            for worker, own in enumerate(self._groups)
+        ]
+        bottoms = [
+            dense.parameters(Counting(sight.direction, sight.thresholds), telling if worker == self._teller else None)
+            for worker, (dense, sight) in enumerate(zip(self._network.bottoms, self._sights, strict=True))
+        ]
+        return self._network.parameters(bottoms, Head.one_against_all(self._network.classes, bias))
+
+    def _wanted(self) -> list[Tensor]:
+        """Return by worker which groups are to be measured once more: not seen yet, or of which it is open whose."""
+        slots, wanted = self._slots(), []
+        for worker, own in enumerate(self._groups):
+            of = self._links(slots, worker)
+            settled = torch.zeros(len(own), dtype=torch.bool)
+            settled[of[of >= 0]] = True
+            wanted.append(~settled | self._errors(worker).isnan())
+        return wanted
+
+    def _times(self, worker: int) -> Tensor:
+        """Return how often each group was seen in a measurement."""
+        times = torch.zeros(len(self._groups[worker]), dtype=torch.int64)
+        for one in self._measured:
+            times += ~one.errors[worker].isnan()
+        return times
+
+    def _measure(self, seen: list[Tensor]) -> None:
+        telling, bias = self._told
+        sums, errors = [], []
+        for worker, (own, sight) in enumerate(zip(self._groups, self._sights, strict=True)):
+            beyond = seen[worker][self._network.bottoms[worker].units - self._units(worker) :]
+            between = beyond[sight.low] - beyond[sight.high]
+            off = (between[:, :-1] / between[:, -1:] - own.x[sight.groups]).norm(dim=1) / own.sizes[sight.groups]
+            off[~(off < AGREES) | sight.crowded] = torch.nan
+            error, total = (torch.full((len(own),), torch.nan, dtype=torch.float64) for _ in range(2))
+            error[sight.groups] = off
+            total[sight.groups] = torch.where(off.isnan(), torch.nan, between[:, -1])
+            sums.append(total)
+            errors.append(error)
+        shares, slack = _shares(self._groups[self._teller], telling, bias)
+        self._measured.append(Measured(shares, slack, sums, errors))
+        each = (-(-len(own) // max(1, self._units(worker) // 2)) for worker, own in enumerate(self._groups))
+        self._left.append(sum(int(one.sum()) for one in self._wanted()))
+        stuck = len(self._left) > STUCK and 2 * self._left[-1] <= self._units(self._teller)
+        stuck = stuck and self._left[-1] == self._left[-1 - STUCK]
+        self.done = stuck or self._left[-1] == 0 or len(self._measured) >= self._measurements * max(each)
+
+    def _slots(self) -> Slots:
+        teller = self._groups[self._teller]
+        if not self._measured:
+            return Slots.of(teller, torch.zeros(len(teller), 0), torch.zeros(len(teller), 0))
+        shares = torch.stack([one.shares for one in self._measured], dim=1)
+        return Slots.of(teller, shares, torch.stack([one.slack for one in self._measured], dim=1))
+
+    def _links(self, slots: Slots, worker: int) -> Tensor:
+        """Return the group of each sample at a worker, -1 where that is not certain."""
+        if worker == self._teller:
+            return slots.group
+        own = self._groups[worker]
+        if not self._measured:
+            return torch.full_like(slots.group, -1)
+        return linked(slots, own, torch.stack([one.sums[worker] + own.ones for one in self._measured], dim=1))
+
+    def _errors(self, worker: int) -> Tensor:
+        """Return how far a group's row is from the measurements that agree with it; NaN where none does."""
+        own = self._groups[worker]
+        error = torch.full((len(own),), torch.nan, dtype=torch.float64)
+        for one in self._measured:
+            error = torch.fmax(error, one.errors[worker])
+        return torch.where(error.isnan(), error, torch.maximum(error, own.error))
+
+
+def _shares(groups: Groups, telling: Telling | None, bias: float) -> tuple[Tensor, Tensor]:
+    """Return the shares that rows make, and how far off they may be."""
+    if telling is None:
+        share = torch.full((len(groups),), 1 / (1 + math.exp(-bias)), dtype=torch.float64)
+        return share, torch.full_like(share, SLACK)
+    step = KNOWN * groups.sizes.unsqueeze(1) * telling.direction.double()
+    low, middle, high = (torch.sigmoid(telling(rows) + bias) for rows in (groups.x - step, groups.x, groups.x + step))
+    return middle, SLACK + torch.maximum((high - middle).abs(), (middle - low).abs())
+
+
+def _spread(rows: Tensor, direction: Tensor) -> Telling:
+    """Return a telling that spreads these rows evenly over the logits that are told, as far as its bends go."""
+    along = rows @ direction.double()
+    knots = along.quantile(torch.linspace(0, 1, BENDS, dtype=torch.float64))
+    span = max(float(knots[-1] - knots[0]), 1e-6)
+    rises = (2 * TOLD / (BENDS - 1)) / knots.diff().clamp(min=1e-3 * span)
+    bends = torch.cat([knots[:1] - 1e-3 * span, knots[1:]])
+    slopes = torch.cat([rises[:1], rises.diff(), -rises[-1:]])
+    return Telling(direction, bends.float(), slopes.float())
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))

@@ -1,0 +1,78 @@
+"""What a project needs to be joined: files that other programs read are as those programs want them."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_the_citation_has_what_the_format_needs_and_the_version_of_the_project():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= cited.keys()
+    assert (cited["version"], cited["license"]) == (PROJECT["version"], PROJECT["license"])
+
+
+def test_badges_say_what_the_project_says():
+    assert PROJECT["license"] in (ROOT / "docs" / "images" / "badge-licence.svg").read_text()
+    python = (ROOT / "docs" / "images" / "badge-python.svg").read_text()
+    assert re.findall(r">(3\.\d+)<", python) == [PROJECT["requires-python"].removeprefix(">=")]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda one: one.stem)
+def test_an_issue_template_is_a_form(path):
+    form = yaml.safe_load(path.read_text())
+    if path.stem == "config":
+        return
+    assert {"name", "description", "body"} <= form.keys()
+    kinds = {"input", "textarea", "dropdown", "checkboxes", "markdown"}
+    assert all(part["type"] in kinds and part["attributes"]["label"] for part in form["body"])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda one: one.stem)
+def test_a_workflow_is_one_that_can_be_read(path):
+    tree = yaml.safe_load(path.read_text())
+    assert tree[True]["push"]["tags"]  # YAML 1.1 reads the key `on` as true; GitHub does not mind
+    for job in tree["jobs"].values():
+        assert job["runs-on"]
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step), step
+            assert "@" in step.get("uses", "@")
+            script = re.sub(r"\$\{\{.*?\}\}", "x", step.get("run", ""))
+            subprocess.run(["bash", "-n", "-c", script], check=True)
+            for folder in re.findall(r"deploy/\w+", str(step)):
+                assert (ROOT / folder).exists()
+
+
+def test_a_new_version_is_written_wherever_it_stands():
+    line = [sys.executable, "-m", "bumpversion", "bump", "minor", "--dry-run", "--verbose", "--allow-dirty"]
+    told = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    for file in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
+        assert f"Would change file {file}" in " ".join((told.stdout + told.stderr).split())
+
+
+@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_the_code_compiles_with_later_pythons(version):
+    program, environment = f"python{version}", os.environ | {"PYENV_VERSION": version}
+    files = [str(ROOT / name) for name in ("attacker", "protos", "server", "vfl", "worker", "setup.py")]
+    try:
+        subprocess.run([program, "-c", "pass"], check=True, capture_output=True, env=environment)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"there is no Python {version} here")
+    code = (
+        "import ast, pathlib, sys, warnings\n"
+        "warnings.simplefilter('error')\n"
+        "for top in map(pathlib.Path, sys.argv[1:]):\n"
+        "    for path in [top] if top.is_file() else top.rglob('*.py'):\n"
+        "        compile(path.read_text(encoding='utf-8'), str(path), 'exec')\n"
+    )
+    done = subprocess.run([program, "-c", code, *files], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr

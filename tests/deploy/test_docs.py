@@ -1,0 +1,76 @@
+"""The pages: every link leads somewhere, every block of Python or YAML can be read, and none is left out."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+WIDE = 120
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and mkdocs make them."""
+    found = set(re.findall(r'<a id="([^"]*)">', page.read_text()))
+    for heading in re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        found.add(re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", plain).strip()))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_a_page_lead_somewhere(page):
+    lost = []
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            lost.append(target)
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_blocks_of_a_page_can_be_read(page):
+    for language, block in FENCE.findall(page.read_text()):
+        if language == "python":
+            ast.parse(block)
+        elif language == "yaml":
+            keys = re.findall(r"^[a-z]+(?=:)", block, re.MULTILINE)
+            several = len(keys) != len(set(keys))  # ways to say one thing, one a line
+            for part in block.splitlines() if several else [block]:
+                yaml.safe_load(part)
+
+
+def test_the_sites_contents_have_every_page_once():
+    nav = re.search(r"^nav:\n(.*)", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE | re.DOTALL)
+    assert nav is not None
+    named = re.findall(r"- ([\w/]+\.md)$", nav[1], re.MULTILINE)
+    made = {"reference/cli.md", "reference/config.md", "reference/python.md"}
+    top = {name for name in named if (ROOT / name).exists()}
+    assert len(named) == len(set(named))
+    assert set(named) - made - top == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_first_page_leads_to_every_other():
+    index = ROOT / "docs" / "index.md"
+    linked = {target.partition("#")[0] for target in LINK.findall(index.read_text())}
+    assert {path.name for path in index.parent.glob("*.md")} - linked == {"index.md", "release.md"}
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path):
+    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "reference" / "cli.html").exists()
+    outside = re.compile(r'<(?:script|img|iframe|link rel="(?:stylesheet|preconnect)")[^>]*(?:src|href)="https?:')
+    assert [path.name for path in tmp_path.rglob("*.html") if outside.search(path.read_text())] == []

@@ -1,0 +1,178 @@
+"""`cafe check`: transcripts that are whole, broken, cut or hostile, and one that a program without torch wrote."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+import torch
+
+import vfl
+from tests.support import small_config
+from tests.vfl.elsewhere.loop_support import data, networks, recorded
+from vfl.cli.check import check
+from vfl.errors import UserError
+from vfl.folder.transcript import Transcript, _checksum
+from vfl.models.whole import known_model
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return recorded(tmp_path_factory.mktemp("whole"), epochs=1)
+
+
+@pytest.fixture
+def copy(whole, tmp_path):
+    return Path(shutil.copytree(whole, tmp_path / "transcript"))
+
+
+def test_a_whole_transcript_is_described_with_the_attacks_that_can_run(whole, capsys):
+    check(whole)
+    said = capsys.readouterr().out
+    assert "whole: every file has its checksum" in said
+    assert "samples: 24 of shape 20, 4 classes" in said
+    assert "rounds: 6, batches of 4; parameters: 6 versions; model: layers" in said
+    assert "\n  exact: can run\n" in said
+    assert "\n  least_squares: it needs frozen parameters" in said
+
+
+def meta_with(**changes):
+    """Change keys of meta.json, with a checksum that fits."""
+
+    def damage(folder):
+        meta = json.loads((folder / "meta.json").read_text())
+        del meta["sha256"]
+        for key, value in changes.items():
+            *parents, last = key.split("__")
+            node = meta
+            for parent in parents:
+                node = node[parent]
+            node[last] = value
+        (folder / "meta.json").write_text(json.dumps({**meta, "sha256": _checksum(meta)}))
+
+    return damage
+
+
+def cut(folder):
+    path = folder / "round-0000003.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def turned(folder):
+    path = folder / "round-0000003.safetensors"
+    whole = bytearray(path.read_bytes())
+    whole[-5] ^= 1
+    path.write_bytes(whole)
+
+
+def without(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def linked(folder):
+    (folder / "round-0000002.safetensors").unlink()
+    (folder / "round-0000002.safetensors").symlink_to("/etc/passwd")
+
+
+def piped(folder):
+    (folder / "meta.json").unlink()
+    os.mkfifo(folder / "meta.json")
+
+
+def text(content):
+    return lambda folder: (folder / "meta.json").write_text(content)
+
+
+LAYER = {"kind": "Linear", "options": {"in_features": 12, "out_features": 10**9, "bias": True}}
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (cut, "round-0000003.safetensors is damaged: it was cut short or changed"),
+        (turned, "round-0000003.safetensors is damaged"),
+        (without("round-0000002.safetensors"), "round-0000006.safetensors|round-0000002.safetensors"),
+        (without("parameters-0000001.safetensors"), "parameters-0000001.safetensors cannot be read"),
+        (without("meta.json"), "is not a transcript: meta.json cannot be read"),
+        (linked, "round-0000002.safetensors cannot be read: a link, which is not followed"),
+        (piped, "not a plain file"),
+        (text("[" * 100_000), "is not a transcript"),
+        (text('{"format": 2}'), "meta.json is damaged"),
+        (text('{"format": 9}'), "not a transcript of format 2"),
+        (meta_with(setting__samples=10**12), "not numbers of things"),
+        (meta_with(setting__samples=2), "as the round's samples, expected numbers"),
+        (meta_with(setting__unknown=["labels"]), "unknown is .*, expected some of"),
+        (meta_with(setting__unknown=["batch_size"]), "indices tell the batch's size"),
+        (meta_with(setting__unknown=["indices"]), "gradients of this run's model"),
+        (meta_with(config__model__name="os:system"), "names code of its own to be imported, model.name os:system"),
+        (meta_with(config__model__layers=[{"kind": "eval"}]), "expected one of Linear"),
+        (meta_with(config__model__layers=[LAYER]), "bytes, and .* are the limit"),
+        (meta_with(config__model__layers=[]), "for fc1.weight|cannot|must map"),
+        (meta_with(config__model__layers=[{"kind": "ReLU", "name": "../../x"}]), "is not the name of a layer"),
+        (meta_with(config__model__layers=[{"kind": "Linear", "options": {"device": "cuda"}}]), "has no option device"),
+    ],
+)
+def test_a_broken_or_hostile_transcript_is_one_sentence(damage, sentence, copy):
+    damage(copy)
+    with pytest.raises(UserError, match=sentence) as raised:
+        check(copy)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_command_ends_with_the_sentence_and_exit_code_2(copy):
+    cut(copy)
+    command = [sys.executable, "-m", "vfl.cli", "check", str(copy)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("cafe: ")
+    assert "Traceback" not in done.stderr
+
+
+def without_torch() -> types.ModuleType:
+    """The example's module, loaded as a copy elsewhere would be."""
+    module = types.ModuleType("write_transcript")
+    exec((ROOT / "examples" / "write_transcript.py").read_text(), module.__dict__)
+    return module
+
+
+def test_a_writer_without_torch_makes_a_transcript_that_is_taken(tmp_path, capsys):
+    x, y = data()
+    bottoms, top = networks()
+    rows = [4, 0, 2]
+    torch.nn.functional.cross_entropy(
+        top(torch.cat([bottoms[0](x[rows, :12]), bottoms[1](x[rows, 12:])], dim=1)), y[rows]
+    ).backward()
+    held = [{name: p.detach().numpy() for name, p in one.named_parameters()} for one in (*bottoms, top)]
+    given = [{name: p.grad.numpy() for name, p in one.named_parameters()} for one in (*bottoms, top)]
+    shown = json.loads((recorded(tmp_path / "ours", epochs=1) / "meta.json").read_text())
+    writer = without_torch()
+    with writer.Transcript(tmp_path / "theirs", shown["config"], shown["setting"]) as transcript:
+        transcript.parameters(1, held[:2], held[2])
+        transcript.round(1, 1, given[:2], given[2], indices=rows)
+    check(tmp_path / "theirs")
+    assert "rounds: 1" in capsys.readouterr().out
+    (read,) = Transcript(tmp_path / "theirs")
+    assert read.indices.tolist() == rows
+    assert np.array_equal(read.gradients.top["weight"], given[2]["weight"])
+    assert known_model(Transcript(tmp_path / "theirs").setting, read.parameters)
+
+
+def test_the_writer_imports_neither_torch_nor_this_project():
+    code = "import sys; import write_transcript; assert not {'torch', 'vfl'} & sys.modules.keys()"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "examples", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_recorded_and_what_a_run_writes_fit_the_schema(whole, tmp_path):
+    schema = json.loads((ROOT / "docs" / "transcript.schema.json").read_text())
+    vfl.simulate(small_config(transcript=True, attack={"name": "none"}), out=tmp_path)
+    for folder in (whole, tmp_path / "transcript"):
+        jsonschema.validate(json.loads((folder / "meta.json").read_text()), schema)

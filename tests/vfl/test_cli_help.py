@@ -1,0 +1,35 @@
+"""`cafe --help`: every command stands below a heading, and its help ends with an example that the command takes."""
+
+import shlex
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from vfl.cli.app import app
+
+COMMANDS: dict[str, click.Command] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_has_a_heading_and_an_example_that_it_takes(name):
+    command = COMMANDS[name]
+    assert getattr(command, "rich_help_panel", None), "add it with vfl.cli.app.add"
+    program, called, *arguments = shlex.split(str(command.epilog).removeprefix("Example: "))
+    assert (program, called) == ("cafe", name)
+    with command.make_context(name, arguments) as context:
+        assert context.params
+
+
+def test_help_shows_the_headings_and_the_shells_completion_can_be_had():
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).output
+    for heading in ("Start here", "Run a federation and attack it", "Look at what came of it"):
+        assert heading in shown
+    assert "--install-completion" in shown
+
+
+def test_the_shell_completes_commands_and_codes():
+    asked = {"_CAFE_COMPLETE": "complete_bash", "COMP_WORDS": "cafe explain E2", "COMP_CWORD": "2"}
+    shown = CliRunner().invoke(app, [], env=asked, prog_name="cafe").output
+    assert shown.split() == ["E20", "E21", "E22"]

@@ -1,0 +1,73 @@
+"""`cafe init`: from a file or five questions to a config that runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import vfl.cli.init
+from vfl.cli.app import app
+from vfl.config import load_config
+from vfl.errors import UserError
+
+ADULT = Path(__file__).parents[2] / "examples" / "tables" / "adult.csv"
+
+
+def init(*arguments: object, keys: str | None = None) -> str:
+    done = CliRunner().invoke(app, ["init", *map(str, arguments)], input=keys, catch_exceptions=True)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.output
+
+
+def test_a_table_gets_its_id_its_columns_and_an_attack_that_can_run(tmp_path):
+    out = tmp_path / "adult.yaml"
+    assert f"next: cafe run {out}" in init(ADULT, "--label", "income", "--workers", 3, "--out", out)
+    config = load_config(out)
+    assert config.data.options["id"] == "person"
+    assert [len(part) for part in config.data.options["columns"]] == [3, 3, 3]
+    assert config.attack.name == "exact"
+    assert out.read_text().count("#") > 10
+
+
+def test_a_curious_worker_gets_an_attack_of_its_own_seat(tmp_path):
+    init("digits", "--adversary", 1, "--out", tmp_path / "run.yaml")
+    assert load_config(tmp_path / "run.yaml").attack.name == "label_clusters"
+
+
+def test_five_questions_are_asked_on_a_terminal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(vfl.cli.init, "_on_terminal", lambda: True)
+    shown = init(keys=f"{ADULT}\nincome\n2\ncoordinator\nprune\n")
+    assert shown.count("? ") == 5
+    config = load_config(Path("run.yaml"))
+    assert (config.federation.workers, config.defence_of(0)[0].name) == (2, "prune")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "questions are asked on a terminal only"),
+        ((ADULT, "--label", "wage"), "--label wage: .* has the columns person, age"),
+        ((ADULT, "--workers", 40), "--workers 40: .* has 9 columns to share"),
+        (("nowhere.csv",), "there is no file nowhere.csv"),
+        (("digits", "--label", "y"), "--label y: is for tables"),
+        (("digits", "--adversary", "me"), "--adversary me: choose coordinator"),
+        (("digits", "--defence", "magic"), "there is no defence called 'magic'"),
+        (("nonsense",), "there is no data called 'nonsense'"),
+    ],
+)
+def test_a_bad_answer_is_a_sentence(tmp_path, arguments, words):
+    with pytest.raises(UserError, match=words):
+        init(*arguments, "--out", tmp_path / "run.yaml")
+
+
+def test_a_file_that_is_there_is_kept(tmp_path):
+    out = tmp_path / "run.yaml"
+    out.write_text("mine")
+    line = [sys.executable, "-m", "vfl.cli", "init", "digits", "--out", str(out)]
+    ended = subprocess.run(line, capture_output=True, text=True)
+    assert (ended.returncode, out.read_text()) == (2, "mine")
+    assert "--force writes over it" in ended.stderr
