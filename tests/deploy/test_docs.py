@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from attacker.interface import attacks
+from worker.defences import defences
+
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -64,6 +67,15 @@ def test_the_first_page_leads_to_every_other():
     index = ROOT / "docs" / "index.md"
     linked = {target.partition("#")[0] for target in LINK.findall(index.read_text())}
     assert {path.name for path in index.parent.glob("*.md")} - linked == {"index.md", "release.md"}
+
+
+def test_the_page_for_choosing_has_every_attack_and_defence():
+    page = (ROOT / "docs" / "choose.md").read_text()
+    names = {*attacks.builtin_names(), *defences.builtin_names()} - {"none"}
+    assert {name for name in names if f"`{name}`" not in page} == set()
+    assert [
+        path for path in re.findall(r"`((?:configs|experiments)/[\w./]+)`", page) if not (ROOT / path).exists()
+    ] == []
 
 
 @pytest.mark.slow

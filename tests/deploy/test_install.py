@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import random
 import subprocess
 import sys
@@ -127,14 +128,20 @@ def test_from_a_table_of_ones_own_to_its_report(base, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_whole_demo_from_a_real_installation(wheel, tmp_path, capsys):
+@pytest.mark.parametrize(("tool", "changes"), [("pip", []), ("uv", SMALL)])
+def test_the_demo_from_a_real_installation(wheel, tmp_path, capsys, tool, changes):
     began = time.monotonic()
-    venv.create(tmp_path / "venv", with_pip=True)
-    pip = [str(tmp_path / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet", "--constraint"]
-    subprocess.run([*pip, str(ROOT / "constraints.txt"), str(wheel)], check=True)
+    venv.create(tmp_path / "venv", with_pip=tool == "pip")
+    python = tmp_path / "venv" / "bin" / "python"
+    install = [sys.executable, "-m", "uv", "pip", "install", "--python", str(python)]
+    install = [str(python), "-m", "pip", "install"] if tool == "pip" else install
+    pinned = ["--quiet", "--constraint", str(ROOT / "constraints.txt"), str(wheel)]
+    environment = os.environ | {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
+    subprocess.run([*install, *pinned], check=True, env=environment)
     installed = time.monotonic()
-    subprocess.run([str(tmp_path / "venv" / "bin" / "cafe"), "demo"], check=True, cwd=tmp_path, stdout=sys.stderr)
+    line = [str(python.with_name("cafe")), "demo", *changes]
+    subprocess.run(line, check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
     summary = json.loads((tmp_path / "runs" / "demo" / "summary.json").read_text())
     assert summary["attack"]["share_30db"] > 0.9
     with capsys.disabled():
-        print(f"\npip install: {installed - began:.0f} s, cafe demo: {time.monotonic() - installed:.0f} s")
+        print(f"\n{tool} install: {installed - began:.0f} s, cafe demo: {time.monotonic() - installed:.0f} s")

@@ -74,6 +74,23 @@ def test_a_config_of_ones_own_and_an_attack_on_its_transcript(tmp_path):
     assert (tmp_path / "runs" / "again" / "summary.json").exists()
 
 
+@pytest.mark.slow
+def test_the_quarter_of_an_hour_goes_as_its_page_says(tmp_path):
+    page = (ROOT / "docs" / "quarter.md").read_text()
+    (attack,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    (tmp_path / "my_attack.py").write_text(attack)
+    steps = sections("docs/quarter.md")
+    printed = ""
+    for heading in ("2. A config of your own", "3. The strongest attack", "5. Run it", "6. Compare"):
+        done = subprocess.run(
+            steps[heading][0][0], shell=True, cwd=tmp_path, env=environment(), capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{heading}: {done.stderr}"
+        printed += done.stdout
+    said = {line.strip() for line in printed.splitlines()}
+    assert [line for line in steps["5. Run it"][1] if line.strip() not in said] == []
+
+
 def test_a_federation_by_hand_on_two_machines(tmp_path):
     reason = why_no_hosts()
     if reason:

@@ -4,13 +4,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from vfl.audit.plan import attack_words
-from vfl.audit.schema import Attempt, Audit, Finding, State, Untested
+from vfl.audit.schema import Attempt, Audit, Finding, State, Trial, Untested
 from vfl.folder.verdict import seat_of
 from vfl.registry import PluginSection
 from vfl.seats import Seat, names_of_seats
 
 ORDER: tuple[State, ...] = ("leaked", "partly", "guess", "open")
 """From the worst on."""
+ROUNDS = "rounds after"
+"""How what the recording left out is named."""
 ALL_TRIED = "No attack found more than a guess"
 
 
@@ -27,9 +29,14 @@ def conclude(audit: Audit, seats: Sequence[Any]) -> Audit:
         update={
             "findings": findings,
             "verdict": min(states, key=ORDER.index),
-            "headline": _headline(undefended, seats, audit.training.rounds),
-            "sentences": [seat_sentence(adversary, undefended, audit.training.rounds) for adversary in seats],
-            "untested": [*_untested(audit.attempts), *_seats_without(seats, undefended)],
+            "headline": _headline(audit, undefended, seats),
+            "sentences": [seat_sentence(adversary, audit, undefended) for adversary in seats],
+            "untested": [
+                *(one for one in audit.untested if one.what.startswith(ROUNDS)),
+                *_untested(audit.attempts),
+                *_defences(audit.trials),
+                *_seats_without(seats, undefended),
+            ],
         }
     )
 
@@ -56,8 +63,14 @@ def worst_of(attempts: Iterable[Attempt]) -> list[Finding]:
     return sorted(worst.values(), key=lambda one: (ORDER.index(one.state), -one.beyond))
 
 
-def seat_sentence(adversary: Any, attempts: Sequence[Attempt], rounds: int) -> str:
-    """Say what one seat learns, or against which attacks alone it learned no more than a guess."""
+def is_clear(attempt: Attempt, limit: float) -> bool:
+    """Tell whether nothing was measured above the limit that chance may explain, but need not."""
+    return all(one.beyond <= limit for one in attempt.findings if one.state == "guess")
+
+
+def seat_sentence(adversary: Any, audit: Audit, attempts: Sequence[Attempt], *, most: int | None = None) -> str:
+    """Say what one seat learns (the worst so many things), or which attacks alone learned no more than a guess."""
+    rounds = audit.training.rounds
     own = [one for one in attempts if who(one.adversary) == who(adversary)]
     name = who(adversary)
     name = name[:1].upper() + name[1:]
@@ -65,13 +78,23 @@ def seat_sentence(adversary: Any, attempts: Sequence[Attempt], rounds: int) -> s
     if found:
         whole = any(one.what == "rows" and one.state == "leaked" for one in found)
         named = [one for one in found if not (whole and one.what == "columns" and one.state == "leaked")]
+        more = "" if most is None or len(named) <= most else "; and more"
+        named = named[:most]
         one_attack = len({one.attack for one in named}) == 1
         learned = [one.learned + ("" if one_attack else f" (by {one.attack})") for one in named]
         by = f", by {named[0].attack}" if one_attack else ""
-        return f"{name}: {'; '.join(learned)}; {_after(named, own, rounds)}{by}."
-    tried = [attacker(one).partition(f"{who(one.adversary)}, ")[2] for one in own if one.findings]
-    if tried:
-        return f"{name}: no more than a guess. Held against {', '.join(tried)}, and nothing is said of other attacks."
+        return f"{name}: {'; '.join(learned)}{more}; {_after(named, own, rounds)}{by}."
+    scored = [
+        (attacker(one).partition(f"{who(one.adversary)}, ")[2], is_clear(one, audit.limit))
+        for one in own
+        if one.findings
+    ]
+    if scored:
+        held = ", ".join(attack for attack, clear in scored if clear)
+        unclear = ", ".join(attack for attack, clear in scored if not clear)
+        said = f" Held against {held}, and nothing is said of other attacks." if held else ""
+        doubt = f" Not clear, as chance may explain what it found: {unclear}." if unclear else ""
+        return f"{name}: no more than a guess.{said}{doubt}"
     shown = [one for one in own if one.outcome == "done"]
     if shown:
         return f"{name}: {shown[0].sentence}"
@@ -88,7 +111,7 @@ def _after(named: Sequence[Finding], attempts: Sequence[Attempt], rounds: int) -
     return f"after {rounds} {'round' if rounds == 1 else 'rounds'}"
 
 
-def _headline(attempts: Sequence[Attempt], seats: Sequence[Any], rounds: int) -> str:
+def _headline(audit: Audit, attempts: Sequence[Attempt], seats: Sequence[Any]) -> str:
     """Say what the seat that learns most learns, one seat before several together; and how many others do."""
     learning = {who(one.adversary): 0.0 for one in _all(attempts) if one.state != "guess"}
     for seat in learning:
@@ -101,7 +124,7 @@ def _headline(attempts: Sequence[Attempt], seats: Sequence[Any], rounds: int) ->
     named = [seat for seat in seats if who(seat) in learning]
     first = max(named, key=lambda seat: (len(seat) == 1, learning[who(seat)]))
     more = f" {len(named)} of {len(seats)} seats learn what they were never sent." if len(named) > 1 else ""
-    return seat_sentence(first, attempts, rounds) + more
+    return seat_sentence(first, audit, attempts, most=2) + more
 
 
 def _all(attempts: Iterable[Attempt]) -> Iterable[Finding]:
@@ -119,6 +142,15 @@ def _untested(attempts: Iterable[Attempt]) -> list[Untested]:
         Untested(what=f"{attack}, from {', '.join(seats)}{where}", why=why)
         for (attack, where, why), seats in gathered.items()
     ]
+
+
+def _defences(trials: Sequence[Trial]) -> list[Untested]:
+    """Name the defences that were not tried, or came to no result, by why."""
+    gathered: dict[str, list[str]] = {}
+    for one in trials:
+        if one.outcome != "done":
+            gathered.setdefault(one.sentence, []).append(one.defence)
+    return [Untested(what=f"defences: {', '.join(names)}", why=why) for why, names in gathered.items()]
 
 
 def _seats_without(seats: Sequence[Any], attempts: Sequence[Attempt]) -> list[Untested]:

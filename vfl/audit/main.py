@@ -14,6 +14,7 @@ from vfl.audit.document.page import FILE as PAGE
 from vfl.audit.document.page import audit_page
 from vfl.audit.document.pdf import write_pdf
 from vfl.audit.evidence import Evidence
+from vfl.audit.judgement import ROUNDS as CUT
 from vfl.audit.judgement import who
 from vfl.audit.plan import Planned, check_attacks, is_slow, plan_attacks
 from vfl.audit.recording import Recording, record, recorded, recorded_config
@@ -151,9 +152,7 @@ def _recorded(run: Run, config: RunConfig, watch: CellsProgress, data: Data) -> 
     watch.ends("a run in which every party keeps what it sees", words)
     if cut:
         why = f"only the first {training.rounds} were recorded within the budget; what follows may leak more, or less"
-        run.audit.untested.append(
-            Untested(what=f"rounds after the first {training.rounds} of {training.planned}", why=why)
-        )
+        run.audit.untested.append(Untested(what=f"{CUT} the first {training.rounds} of {training.planned}", why=why))
     return found
 
 

@@ -152,8 +152,8 @@ def _judge(trial: Trial, made: Sequence[Attempt], limit: float, untold: str) -> 
 
 
 def _above(attempt: Attempt, limit: float) -> bool:
-    """Tell whether an attacker knows more than the limit, and more than chance explains."""
-    return any(one.beyond > limit and one.state != "guess" for one in attempt.findings)
+    """Tell whether an attacker was measured above the limit: also where chance may explain it, nothing is promised."""
+    return any(one.beyond > limit for one in attempt.findings)
 
 
 def _holds(trial: Trial) -> bool:

@@ -92,3 +92,23 @@ def test_the_page_says_what_the_document_says_and_takes_nothing_for_markup():
     assert "<script" not in page
     assert "&lt;script&gt;" in page
     assert "What was not tested, and why" in page
+
+
+def test_what_chance_may_explain_above_the_limit_is_not_called_held():
+    doubtful = attempt(finding(state="guess", beyond=0.3), attack="label_norm")
+    found = conclude(made_audit(doubtful), SEATS[:1])
+    assert found.sentences == [
+        "The coordinator: no more than a guess. Not clear, as chance may explain what it found: label_norm."
+    ]
+    said = [text for chapter in chapters(found) if chapter.key == "matrix" for text in texts(chapter.blocks)]
+    assert "not clear 0.30" in said
+
+
+def test_the_headline_names_the_worst_two_things_and_the_sentence_all():
+    learned = [
+        finding(what=what, learned=what, beyond=beyond)
+        for what, beyond in zip(("labels", "columns", "images"), (0.9, 0.8, 0.7), strict=True)
+    ]
+    found = conclude(made_audit(attempt(*learned)), SEATS[:1])
+    assert found.headline == "The coordinator: labels; columns; and more; after 6 rounds, by exact."
+    assert found.sentences == ["The coordinator: labels; columns; images; after 6 rounds, by exact."]

@@ -176,3 +176,23 @@ def test_what_is_recorded_and_what_a_run_writes_fit_the_schema(whole, tmp_path):
     vfl.simulate(small_config(transcript=True, attack={"name": "none"}), out=tmp_path)
     for folder in (whole, tmp_path / "transcript"):
         jsonschema.validate(json.loads((folder / "meta.json").read_text()), schema)
+
+
+@pytest.mark.slow
+def test_an_audit_takes_a_recorded_transcript(tmp_path):
+    folder = recorded(tmp_path / "own", epochs=3, truth=data())
+    command = [
+        sys.executable,
+        "-m",
+        "vfl.cli",
+        "audit",
+        str(folder),
+        "--budget",
+        "1m",
+        "--out",
+        str(tmp_path / "audit"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    findings = json.loads((tmp_path / "audit" / "audit.json").read_text())["findings"]
+    assert any(one["attack"] == "exact" for one in findings)

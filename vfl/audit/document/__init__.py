@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from vfl.audit.document import auditor
-from vfl.audit.judgement import attacker, who
+from vfl.audit.judgement import attacker, is_clear, who
 from vfl.audit.schema import Attempt, Audit, State, Trial
 from vfl.folder.words import size
 
@@ -134,7 +134,7 @@ def _matrix(audit: Audit) -> Chapter:
         rows.setdefault(attacker(one), {})[one.defence] = one
     lines = []
     for name, by_defence in rows.items():
-        entries = [_place(by_defence.get(defence)) for defence in defences]
+        entries = [_place(by_defence.get(defence), audit.limit) for defence in defences]
         lines.append((Entry(name), *entries))
     lead = (
         "Each place is one attack from one seat; it leads to the report that shows it. The number is how much is known "
@@ -155,7 +155,7 @@ MOST_DEFENCES = 6
 """So many columns of the matrix are beside each other; more go below."""
 
 
-def _place(attempt: Attempt | None) -> Entry:
+def _place(attempt: Attempt | None, limit: float) -> Entry:
     if attempt is None:
         return Entry("")
     link = f"{attempt.folder}/report.html" if attempt.folder and attempt.outcome == "done" else ""
@@ -164,15 +164,18 @@ def _place(attempt: Attempt | None) -> Entry:
     if not attempt.findings:
         return Entry("not scored", "open", link)
     most = max(one.beyond for one in attempt.findings)
+    if attempt.state == "guess" and not is_clear(attempt, limit):
+        return Entry(f"not clear {most:.2f}", "open", link)
     return Entry(f"{LABELS[attempt.state]} {most:.2f}", attempt.state, link)
 
 
 def _prices(audit: Audit) -> Chapter:
-    if not audit.trials:
+    tried = [one for one in audit.trials if one.outcome != "not run"]
+    if not tried:
         return Chapter("prices", "")
     base = audit.training
     none = (Entry("as it is"), Entry(""), *_price(base.loss, base.accuracy, base.seconds, base.bytes), Entry(""))
-    lines = [none, *(_trial(one) for one in audit.trials)]
+    lines = [none, *(_trial(one) for one in tried)]
     lead = (
         f"Each defence was run for real, with the same seed and {base.rounds} rounds. Known at most: of what a guess "
         f"leaves open, by the worst of the attackers it met; the limit is {audit.limit:g}."

@@ -31,5 +31,5 @@ def _tiles(audit: Audit) -> list[tuple[str, str, str]]:
     tiles.append(("Rounds recorded", str(audit.training.rounds), f"of {audit.training.planned or 'so many'} planned"))
     tiles += [] if audit.samples is None else [("Samples", str(audit.samples), "people, cases, images")]
     tiles += [("Defences tried", str(sum(one.outcome == "done" for one in audit.trials)), f"limit {audit.limit:g}")]
-    tiles.append(("Time", f"{audit.seconds:.0f} s", f"of a budget of {audit.budget:.0f} s"))
+    tiles.append(("Time", f"{audit.seconds:.0f} s", f"of {audit.budget:.0f} s"))
     return tiles

@@ -1,0 +1,1 @@
+"""A vertical federation in Flower whose server records."""
