@@ -107,7 +107,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def last_words(log: Path, code: int, kills: int) -> str:
-    """Return the sentence that a command ended with, without its code; so many processes had been killed for memory before it."""
+    """Return the sentence that a command ended with, without its code; `kills` were killed for memory before it."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     said = [line.removeprefix("cafe: ") for line in lines if line.startswith("cafe: ")]
     if said:
