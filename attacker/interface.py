@@ -102,6 +102,7 @@ _OURS = (
     "labels.completion",
     "outputs.attack",
     "active.isolate",
+    "active.single_out",
     "outputs.inverse",
     "outputs.grn",
 )

@@ -132,17 +132,13 @@ class Network:
     @classmethod
     def of(cls, setting: Setting) -> "Network | Lack":
         """Return the network of a setting, or what it lacks."""
-        whole = first_model(setting)
-        bottoms = [Dense.of(bottom) for bottom in whole.bottoms]
-        if any(bottom is None for bottom in bottoms):
-            worker = bottoms.index(None)
-            needs = "bottom models of fully connected layers with biases, two at the least, and ReLU between them"
-            return Lack(needs, f"worker {worker}'s is another (model)")
+        whole, bottoms = first_model(setting), dense_bottoms(setting)
+        if isinstance(bottoms, Lack):
+            return bottoms
         top = _linear_top(whole)
         if top is None:
             return Lack("a top model that is one fully connected layer with a bias", "it is another (model.top)")
-        dense = tuple(bottom for bottom in bottoms if bottom is not None)
-        return cls(dense, top, tuple(whole.widths), setting.classes)
+        return cls(bottoms, top, tuple(whole.widths), setting.classes)
 
     def parameters(self, bottoms: Sequence[Tensors], head: Head) -> ModelTensors:
         """Return all parameters, given those of the bottom models."""
@@ -151,6 +147,15 @@ class Network:
         weights[:, starts] = head.weights.unsqueeze(1)
         prefix = f"{self.top}." if self.top else ""
         return ModelTensors(tuple(bottoms), {f"{prefix}weight": weights, f"{prefix}bias": head.biases})
+
+
+def dense_bottoms(setting: Setting) -> tuple[Dense, ...] | Lack:
+    """Return all bottom models as layers, or what one of them lacks."""
+    bottoms = [Dense.of(bottom) for bottom in first_model(setting).bottoms]
+    if None in bottoms:
+        needs = "bottom models of fully connected layers with biases, two at the least, and ReLU between them"
+        return Lack(needs, f"worker {bottoms.index(None)}'s is another (model)")
+    return tuple(bottom for bottom in bottoms if bottom is not None)
 
 
 def _linear_top(whole: WholeModel) -> str | None:

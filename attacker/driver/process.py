@@ -160,10 +160,11 @@ class LiveAttack:
     def run(self, threads: int) -> Recovery:
         """Observe out of the workers' way, what is left after the last round at full speed, and recover."""
         over = self._line.no_more_rounds
-        rest: Callable[[float], None] = partial(self._pace.rest, over=over, hurried=self._disk_is_needed)
+        rest = partial(self._pace.rest, over=over, hurried=self._disk_is_needed)
         if self._follower.active:  # the coordinator waits for what it proposes
-            rest = _no_rest
-        out_of_the_way(lambda: self._follow(over.is_set, rest), over)
+            self._follow(over.is_set, _no_rest)
+        else:
+            out_of_the_way(lambda: self._follow(over.is_set, rest), over)
         # Still on one thread: sums depend on their number, and which rounds are left by now on the machine's load.
         self._follow(self._line.messages.empty, _no_rest)
         torch.set_num_threads(threads)  # the workers are gone

@@ -224,3 +224,35 @@ def test_a_batch_is_done_only_when_it_was_observed():
     gradients, _ = OneProcess(setting, data.x, data.y)(first, torch.arange(60))
     batch.observe(Observation(1, torch.arange(60), 2, first, gradients))
     assert batch.propose() is not first
+
+
+@pytest.mark.parametrize(
+    ("by", "changes"),
+    [
+        ("one", {"federation": {"rounds": 120}}),
+        ("swap", {"federation": {"rounds": 120, "checks": {"schedule": False}}, "training": {"lr": 0.0}}),
+        ("swap", {"federation": {"rounds": 119, "checks": {"schedule": False}}, "training": {"lr": 0.0}}),
+    ],
+)
+def test_batches_of_one_and_batches_that_differ_in_one_show_every_row_by_name(by, changes, tmp_path):
+    config = config_of(**changes, attack={"name": "single_out", "by": by}, transcript=False)
+    simulate(config, load_data(config), tmp_path)
+    right, certified = _recovered(tmp_path)
+    assert right.mean() >= 0.95  # the last ones of a run that is cut off have no partners
+    assert certified.mean() >= 0.95
+    assert not (certified & ~right).any()
+    assert load_summary(tmp_path).attack.ordered == 0
+
+
+@pytest.mark.parametrize(
+    ("by", "checks", "words"),
+    [
+        ("one", {"schedule": False}, "round 1 names 1 samples, and the config here plans batches of 60"),
+        ("swap", True, "round 1 names other samples than the agreed schedule"),
+    ],
+)
+def test_workers_that_check_refuse_batches_of_its_choice(by, checks, words, tmp_path):
+    training = {"lr": 0.0} if by == "swap" else {"optimizer": "adam", "lr": 0.001}
+    config = config_of(attack={"name": "single_out", "by": by}, federation={"checks": checks}, training=training)
+    with pytest.raises(RunFailedError, match=words):
+        simulate(config, load_data(config), tmp_path)

@@ -35,7 +35,7 @@ def build_image(folder: Path) -> str:
     shutil.copytree(ROOT, context, ignore=NOT_NEEDED)
     shutil.copy(ROOT / ".dockerignore", context)
     pip = [sys.executable, "-m", "pip", "download", "--constraint", "constraints.txt", "--dest", "wheelhouse"]
-    wanted = [".[dp]", "setuptools>=68", "cyclonedx-bom"]
+    wanted = [".[dp,ui,tensorboard,vision]", "setuptools>=68", "cyclonedx-bom"]
     done = subprocess.run([*pip, *wanted], capture_output=True, text=True, cwd=context)
     assert done.returncode == 0, done.stderr
     environment = {**os.environ, "CAFE_IMAGE": IMAGE, **base_here()}

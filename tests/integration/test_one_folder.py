@@ -40,11 +40,12 @@ def files(folder):
 
 
 def test_a_second_start_in_a_live_runs_folder_is_refused_and_the_live_run_goes_on(config, tmp_path):
-    out, tag = tmp_path / "out", uuid.uuid4().hex
+    out, tag = tmp_path / "runs" / config.stem, uuid.uuid4().hex  # the folder of this config, if none is named
     live = long_run(config, out, tag, cwd=tmp_path)
+    named = ("--out", out)
     try:
-        for line in (["run"], ["run", "--resume"], ["serve", "--listen", "127.0.0.1:0"]):
-            refused = cafe(line[0], config, "--out", out, *line[1:])
+        for line in (["run"], ["run", *named, "--resume"], ["serve", *named, "--listen", "127.0.0.1:0"]):
+            refused = cafe(line[0], config, *line[1:], cwd=tmp_path)
             assert refused.returncode == 2, refused.stderr
             assert f"is in use: process {live.pid} " in refused.stderr
             assert "Traceback" not in refused.stderr

@@ -42,7 +42,7 @@ class Recorded:
     model: Mapping[str, Any] | None = None
     """Instead of a description: the config's `model` section, which names functions that build the networks."""
     training: Mapping[str, Any] = field(default_factory=dict)
-    """The config's `training` section, for the report: how the parameters moved."""
+    """The config's `training` section: the optimiser and its rate, and the loss if it is not cross-entropy."""
     truth: tuple[Any, Any] | None = None
     """All samples as the network sees them, and their labels: kept apart from the transcript, for scores alone."""
     columns: Sequence[str] | None = None

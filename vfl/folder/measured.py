@@ -6,6 +6,9 @@ from pathlib import Path
 
 COUNTED = Path(__file__).parent / "certificates.json"
 
+COUNTED_ATTACKS = ("exact", "theory")
+"""Whose certificates these are."""
+
 
 @cache
 def certified_and_wrong() -> str:
