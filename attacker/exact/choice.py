@@ -56,6 +56,8 @@ class Choice:
     """What to say if it leaves most of them open, and there is nothing beside it."""
     remark: str | None = None
     """What to say in any case."""
+    by_chance: bool = False
+    """Whether what comes back to the layers differs each time."""
     jointly: bool = False
     """Whether what flows into the layers depends on the batch, so that its slices are looked for together."""
 
@@ -277,7 +279,7 @@ def _despite_chance(case: _Case, wanted: Wanted) -> Choice:
             if case.setting.augmented:
                 return replace(choice, remark=ONCE)
             if all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
-                return replace(choice, remark=CHANCE)
+                return replace(choice, remark=CHANCE, by_chance=True)
     raise RefusalError("exact", *lacks)
 
 

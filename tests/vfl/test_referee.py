@@ -69,6 +69,12 @@ def test_a_cell_is_scored_under_its_best_assignment():
     assert torch.equal(best_order(shuffled, truth, alone), alone)
 
 
+def test_a_sample_that_was_found_is_not_given_away_for_a_lost_one():
+    truth = torch.tensor([0.6, 1.0]).reshape(2, 1, 1, 1).expand(2, 1, 4, 4)
+    found = torch.tensor([0.5, 0.6]).reshape(2, 1, 1, 1).expand(2, 1, 4, 4)  # grey for the second, which was lost
+    assert best_order(found, truth, torch.zeros(2, dtype=torch.long)).tolist() == [1, 0]
+
+
 def test_labels_without_images_are_counted_in_the_order_that_fits_within_cells(tmp_path):
     config = parse_config({"data": {"name": "digits", "samples": 6}, "federation": {"batch_size": 3, "rounds": 2}}, "x")
     data = load_data(config)

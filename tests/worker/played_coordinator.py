@@ -29,7 +29,7 @@ class Played:
         self.parameters = Parameters(setting, config.training)
         self.refusals, self.lost_uploads, self.troubles = deque(), deque(), []
         self.lines, self.uploads = SimpleQueue(), SimpleQueue()
-        self._all = []
+        self._all, self._closed = [], False
         self._pool = ThreadPoolExecutor()
         self._server = grpc.server(self._pool)
         add_plain_service(self._server, COORDINATOR_SERVICE, self)
@@ -50,6 +50,7 @@ class Played:
         return line
 
     def close(self):
+        self._closed = True  # a worker that comes back meanwhile would keep its call, and the pool would wait for it
         for line in self._all:
             line.hang_up()
         self._server.stop(0)
@@ -60,6 +61,8 @@ class Played:
             context.abort(*self.refusals.popleft())
         line = Line(self, request)
         self._all.append(line)
+        if self._closed:
+            line.hang_up()
         self.lines.put(line)
         while (order := line.orders.get()) is not None:
             yield order

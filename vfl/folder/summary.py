@@ -184,6 +184,11 @@ class Attack(Part):
         return self.labels.beyond if self.labels else None
 
     @property
+    def label_guess(self) -> Annotated[float | None, _share("share of labels that the best guess has right")]:
+        """Return what a guess without gradients has right of the labels."""
+        return self.labels.guess if self.labels else None
+
+    @property
     def rounds_to_27db(self) -> Annotated[float | None, _rounds("rounds to 27 dB")]:
         """Return where the paper stops CAFE on CIFAR-10."""
         return self._reached(27.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import IO
 
-from vfl.errors import InterruptedRunError
+from vfl.errors import InterruptedRunError, from_words
 from vfl.forkserver import context, end_process, end_with_parent, silent_end, warm_up
 from vfl.packages import python_path
 
@@ -107,11 +107,11 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def last_words(log: Path, code: int, kills: int) -> str:
-    """Return the sentence that a command ended with; so many processes had been killed for memory before it."""
+    """Return the sentence that a command ended with, without its code; `kills` were killed for memory before it."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     said = [line.removeprefix("cafe: ") for line in lines if line.startswith("cafe: ")]
     if said:
-        return said[-1]
+        return str(from_words(code, said[-1]))
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     last = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
     return silent_end("run", kills, f" ({how}; the last line of {log} is: {last})")

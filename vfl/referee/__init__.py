@@ -201,6 +201,10 @@ def in_our_scale(x: Tensor, data: Data) -> Tensor:
     return ours if far[1] < min(far[0], ALIKE) else x
 
 
+RIGHT = 1e-3
+"""The mean square error, 30 dB, below which a row is the sample."""
+
+
 def best_order(x: Tensor, truth: Tensor, cell: Tensor) -> Tensor:
     """Return for each sample the row of x that stands for it: within a cell, whichever order fits best."""
     from scipy.optimize import linear_sum_assignment
@@ -210,7 +214,10 @@ def best_order(x: Tensor, truth: Tensor, cell: Tensor) -> Tensor:
     sizes = torch.unique(cell, return_counts=True)[1]
     for members in torch.argsort(cell, stable=True).split(sizes.tolist()):
         if len(members) > 1:
-            cost = torch.cdist(truth[members].flatten(1).double(), x[members].flatten(1).double()).square()
+            true, found = truth[members].flatten(1).double(), x[members].flatten(1).double()
+            cost = torch.cdist(true, found).square() / true.shape[1]
+            # a row that is a sample stands for it, though it may be nearer to others than what was lost is
+            cost[cost < RIGHT] -= 2 * len(members) * float(cost.max())
             rows, columns = linear_sum_assignment(cost.numpy())
             order[members[torch.as_tensor(rows)]] = members[torch.as_tensor(columns)]
     return order

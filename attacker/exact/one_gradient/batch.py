@@ -71,7 +71,8 @@ def solve_batch(
     for worker, (layer, (weight, bias)) in enumerate(zip(choice.layers, seen.gradients, strict=True)):
         tail = (network.bottoms[worker], layer.name, network.shapes[worker])
         seed = derive(setting.seed, f"rays at worker {worker}", seen.number)
-        cut, span = partial(cut_off, *tail), partial(possible_v, *tail, through=tops[worker])
+        cut = partial(cut_off, *tail)
+        span = None if choice.by_chance else partial(possible_v, *tail, through=tops[worker])
         own = present[worker].known
         found.append(samples_of(weight, bias, cut_off=cut, span=span, batch=size, seed=seed, known=own))
     count, scale = max(1, *(len(own.h) for own in found)), size or setting.batch_size

@@ -77,6 +77,21 @@ def test_a_sweeps_table_is_kept_with_the_commits_of_its_rows(docs, tmp_path):
     assert "(`cafe sweep`, grid; commit 0123abc, unknown, 20" in page
 
 
+def test_a_sweeps_table_has_a_line_for_each_cell_where_its_file_says_which_numbers(docs, tmp_path):
+    (docs / "page.md").write_text("<!-- table: grid -->\n<!-- end -->\n")
+    (tmp_path / "tables").mkdir()
+    shows = {"attack": "attack.name", "mean PSNR": "attack.psnr_mean", "labels": "attack.label_accuracy"}
+    (tmp_path / "tables" / "grid.json").write_text(json.dumps({"axes": ["defence"], "shows": shows}))
+    plan = planned(tmp_path, axes={"defence": {"none": {}, "noise": {"defence": {"name": "noise"}}}})
+    write_results(tmp_path, plan, {"none": row(psnr=99.1), "noise": row(psnr=7.4)})
+    for _ in range(2):  # what is kept says again which numbers
+        keep(tmp_path, docs, EXPERIMENTS, tmp_path)
+    fill_docs(docs, EXPERIMENTS, tmp_path)
+    page = (docs / "page.md").read_text()
+    name = plan.cells[0].config.attack.name
+    assert f"| none | `{name}` | 99.1 | – |\n| noise | `{name}` | 7.4 | – |\n" in page
+
+
 def test_a_table_without_a_commit_says_so(docs, tmp_path):
     kept = {"command": "`cafe bench speed`", "commit": None, "date": "2026-11-16", "table": [["path"], ["codec"]]}
     (tmp_path / "bench-speed.json").write_text(json.dumps(kept))

@@ -43,8 +43,31 @@ def keep(source: Path, docs: Path, files: Path, kept: Path) -> list[Path]:
     if not any(f"<!-- table: {name} -->" in page.read_text(encoding="utf-8") for page in docs.glob("*.md")):
         raise UserError(f"{source}: is of {name!r}, which is no experiment in {files} and no table of a page in {docs}")
     target = _place(kept, name)
-    write_text(target, json.dumps({key: tree[key] for key in KEYS}, indent=1, ensure_ascii=False) + "\n")
+    wanted = _wanted(target) if source.is_dir() else {}
+    if wanted:
+        tree |= {"table": _by_cell(source, wanted)}
+    found = {key: tree[key] for key in KEYS}
+    write_text(target, json.dumps(wanted | found, indent=1, ensure_ascii=False) + "\n")
     return [target]
+
+
+def _wanted(target: Path) -> dict[str, Any]:
+    """Return the `axes` and the numbers (`shows`) that the file of a sweep's table asks for, a line for each cell."""
+    tree = json.loads(read_plain(target, JSON_BYTES)) if target.exists() else {}
+    return {key: tree[key] for key in ("axes", "shows") if key in tree}
+
+
+def _by_cell(folder: Path, wanted: dict[str, Any]) -> Grid:
+    rows = load_results(folder).model_dump()["rows"]
+    shown = [[_shown(key, row.get(key)) for key in wanted["shows"].values()] for row in rows]
+    lines = [[row["axes"][axis] for axis in wanted["axes"]] for row in rows]
+    return [[*wanted["axes"], *wanted["shows"]], *(line + numbers for line, numbers in zip(lines, shown, strict=True))]
+
+
+def _shown(key: str, value: Any) -> str:
+    if value is None:
+        return "–"
+    return NUMBERS[key].text(value) if key in NUMBERS else f"`{value}`"
 
 
 def keep_pictures(source: Path, files: Path, kept: Path) -> None:
