@@ -11,6 +11,8 @@ _TIME = re.compile(rf"(?:{_NUMBER}h)?(?:{_NUMBER}m)?(?:{_NUMBER}s)?")
 _UNITS = (3600.0, 60.0, 1.0)
 LEAST_SECONDS = 15.0
 """An attack's process takes some seconds to start: with less than this it would only be refused its time."""
+SLOT_SECONDS = 45.0
+"""A defence's run and the attacks on it take some of this on two idle cores."""
 PATIENCE = 3.0
 """How many equal shares of what is left an attempt may take; most end long before their share is over."""
 
@@ -41,6 +43,11 @@ class Budget:
     def left(self, until: float = 1.0) -> float:
         """Return how many seconds are left until so great a share of the whole is gone."""
         return until * self.seconds - self.used
+
+    def slot(self, trials: int, *, until: float = 1.0) -> float:
+        """Return by which share of the whole the next of so many trials must be over: others have their turn."""
+        takes = max(SLOT_SECONDS, PATIENCE * self.left(until) / max(1, trials))
+        return min(until, (self.used + takes) / self.seconds)
 
     def share(self, attempts: int, *, until: float = 1.0, at_once: int = 1) -> float:
         """Return how long the next of so many attempts may take, 0 if there is no time for it."""

@@ -92,7 +92,7 @@ def _of_run(summary: Summary) -> Iterator[Line]:
     if known is None or not summary.complete:
         return
     yield Line(
-        data=str(config["data"]["name"]),
+        data=_data(config["data"]),
         seat=who(summary.attack.adversary),
         attack=attack_words(PluginSection.model_validate(config["attack"])),
         defence=_defence(config.get("defence")),
@@ -128,6 +128,11 @@ def _of_audit(audit: Audit) -> Iterator[Line]:
             )
 
 
+def _data(section: dict[str, Any]) -> str:
+    """Name a data set; a file by its own name."""
+    return Path(section["path"]).stem if section.get("path") else str(section["name"])
+
+
 def _form(attempt: Attempt) -> Any:
     return attempt.model_dump(mode="json")["adversary"]
 
@@ -141,7 +146,7 @@ def _defence(tree: Any) -> str:
 
 
 def _version(versions: dict[str, Any]) -> str:
-    commit = str(versions.get("commit") or "").partition("-")[0]
+    commit = str(versions.get("commit") or "")
     return f"{versions.get('cafe-vfl', '?')} {commit}".strip()
 
 

@@ -62,8 +62,9 @@ def try_defences(
     given = run.wanted.defences
     found = all_candidates(attackers) if given is None else list(map(named_candidate, given))
     with_these = Defending(config, attackers, run.audit.training.rounds)
-    for candidate in found:
-        _try(run, with_these, candidate, watch, until=SINGLE * until if given is None else until)
+    alone = SINGLE * until if given is None else until
+    for number, candidate in enumerate(found):
+        _try(run, with_these, candidate, watch, until=run.budget.slot(len(found) - number, until=alone))
     if given is None:
         best = _cheapest_together(run, with_these, found)
         if best is not None and not any(one.defence == best.label for one in run.audit.trials):
@@ -209,10 +210,12 @@ def recommend(run: Run, tried: Defending) -> Recommendation:
 
 def _nearest(name: str, done: Sequence[Trial]) -> str:
     """Say of one attacker which defences kept it below the limit, the cheapest first."""
-    holding = sorted((one for one in done if name in one.held_against), key=lambda one: _price(one.training))
+    holding = [one for one in done if name in one.held_against]
+    holding.sort(key=lambda one: (bool(one.broken_by), _price(one.training)))
     named = name[:1].upper() + name[1:]
     if holding:
-        return f"{named}: held by {holding[0].defence}."
+        broken = f", which {' and '.join(holding[0].broken_by)} broke" if holding[0].broken_by else ""
+        return f"{named}: held by {holding[0].defence}{broken}."
     return f"{named}: held by none." if any(name in one.broken_by for one in done) else ""
 
 

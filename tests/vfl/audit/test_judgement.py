@@ -86,6 +86,13 @@ def test_no_attempt_begins_when_the_budget_is_used_up():
     assert 15.0 <= Budget(100.0).share(50) <= 20.0
 
 
+def test_one_defence_does_not_use_up_the_time_of_all_others():
+    budget = Budget(1000.0, spent=400.0)
+    assert budget.slot(20, until=0.8) == pytest.approx(0.46, abs=0.001)  # three shares of a twentieth of what is left
+    assert budget.slot(200, until=0.8) == pytest.approx(0.445, abs=0.001)  # but time enough for one
+    assert budget.slot(2, until=0.8) == 0.8
+
+
 def test_the_page_says_what_the_document_says_and_takes_nothing_for_markup():
     evil = finding(learned="<script>alert(1)</script>")
     page = audit_page(conclude(made_audit(attempt(evil)), SEATS))
