@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attacker.active.line import SHARE, Groups, Line
-from attacker.active.link import Slots, linked
+from attacker.active.link import Slots, crossed, linked
 from attacker.active.network import GAIN, Counting, Head, Network, Telling
 from attacker.active.sight import Sight, drawn_direction, sight_of
 from vfl.observation import ModelTensors, Observation
@@ -94,6 +94,7 @@ class Batch:
             return None
         groups, samples = self._groups, len(self.indices)
         slots = self._slots()
+        links: list[Tensor] = []
         rows, errors = [], torch.full((samples, len(groups)), torch.nan, dtype=torch.float64)
         for worker, own in enumerate(groups):
             of, error = self._links(slots, worker), self._errors(worker)
@@ -102,6 +103,8 @@ class Batch:
             row[known] = own.x[of[known]]
             errors[known, worker] = error[of[known]]
             rows.append(row)
+            links.append(of)
+        errors[crossed(slots, torch.stack(links, dim=1))] = torch.nan
         return Apart(rows, errors, slots.one)
 
     def _isolating(self) -> ModelTensors:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from attacker.active.line import Groups
 
+DOUBT = 1e-3
+"""How many choices may fit by chance, on average, for one that fits to be believed."""
 MOST = 300_000
 """Combinations of samples that are tried for a group of several."""
 
@@ -63,6 +65,16 @@ def linked(slots: Slots, groups: Groups, sums: Tensor) -> Tensor:
     return found
 
 
+def crossed(slots: Slots, links: Tensor) -> Tensor:
+    """Tell which samples' rows at several other workers may be crossed: the teller's are equal."""
+    kinds = (2 * slots.group + slots.one).unique(return_inverse=True)[1]
+    may = torch.zeros(len(kinds), dtype=torch.bool)
+    for kind in (kinds.bincount() > 1).nonzero().flatten().tolist():
+        same = kinds == kind
+        may[same] = int((links[same] != links[same][:1]).any(dim=0).sum()) > 1
+    return may
+
+
 def _members(slots: Slots, free: Tensor, groups: Groups, *, place: int, sums: Tensor) -> Tensor | None:
     """Return the free slots that make up a group, if one choice of them fits and no other does."""
     count, ones, seen = int(groups.counts[place]), int(groups.ones[place]), ~sums.isnan()
@@ -70,6 +82,8 @@ def _members(slots: Slots, free: Tensor, groups: Groups, *, place: int, sums: Te
         return None
     shares, slack, wanted = slots.shares[free][:, seen], slots.slack[free][:, seen], sums[seen]
     if count == 1:
+        if float((2 * slack).prod(dim=1).sum()) > DOUBT:
+            return None
         fits = ((shares - wanted).abs() < slack).all(dim=1) & (slots.one[free] == bool(ones))
         return _same(slots, free[fits.nonzero()])
     out = len(free) - count  # who is in it, or who of the free ones is not: whichever are fewer
@@ -82,6 +96,8 @@ def _members(slots: Slots, free: Tensor, groups: Groups, *, place: int, sums: Te
     chosen = torch.tensor(list(combinations(range(len(free)), few)), dtype=torch.int64)
     chosen = chosen.reshape(_choices(len(free), few), few)
     loose = close[chosen].sum(dim=1) if out >= count else close.sum(dim=0)
+    if float((2 * loose.sqrt()).expand(len(chosen), -1).prod(dim=1).sum()) > DOUBT:
+        return None
     fits = ((shares[chosen].sum(dim=1) - sought).square() < loose).all(dim=1)
     fits &= slots.one[free][chosen].sum(dim=1) == classes
     choice = _same(slots, free[chosen[fits]])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from attacker.active.batch import Batch
 from attacker.active.line import SHARE, Groups, Line
-from attacker.active.link import Slots, linked
+from attacker.active.link import Slots, crossed, linked
 from attacker.active.network import GAIN, Counting, Dense, Head, Network
 from attacker.start import start_attack
 from tests.support import run_in_processes
@@ -98,6 +98,13 @@ def test_rows_of_two_workers_are_put_together_by_what_one_tells():
         next(place for place, group in enumerate(members) if slot in group) for slot in range(12)
     ]
     assert (linked(slots, others, sums + 0.01) < 0).sum() > 5  # other sums than any samples make: nobody is placed
+
+
+def test_equal_rows_of_the_teller_do_not_say_which_rows_of_two_others_belong_together():
+    slots = Slots(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([True] * 3 + [True, False]), torch.zeros(5, 1), None)
+    links = torch.tensor([[0, 0, 5], [0, 1, 4], [1, 2, 3], [2, 3, 1], [2, 4, 2]])
+    assert crossed(slots, links).tolist() == [True, True, False, False, False]
+    assert not crossed(slots, links[:, :2]).any()
 
 
 def _recovered(out):
