@@ -11,7 +11,12 @@ COUNTED_ATTACKS = ("exact", "theory")
 
 
 @cache
-def certified_and_wrong() -> str:
-    """Return the count in words; docs/certificates.md has the table."""
+def certified_and_wrong(attack: str) -> str:
+    """Return the count in words, with what goes before it; nothing for an attack whose certificates were not counted.
+
+    docs/certificates.md has the table.
+    """
+    if attack not in COUNTED_ATTACKS:
+        return ""
     counted = json.loads(COUNTED.read_text(encoding="utf-8"))
-    return f"{counted['certified_wrong']:,} of {counted['certified']:,} such samples of other runs were wrong"
+    return f"; {counted['certified_wrong']:,} of {counted['certified']:,} such samples of other runs were wrong"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from vfl.folder.measured import COUNTED_ATTACKS, certified_and_wrong
+from vfl.folder.measured import certified_and_wrong
 from vfl.folder.scores import Right
 from vfl.folder.summary import Attack, Defence, Summary, Tables, Train
 from vfl.folder.verdict import adversary_words, leaks, listed
@@ -121,8 +121,7 @@ def _without_truth(attack: Attack, summary: Summary) -> Iterator[Line]:
     """Say what the attack itself knows of its recovery."""
     if attack.certified is not None:
         alone = f"{attack.certified} of {summary.samples} samples, by their gradients alone"
-        counted = attack.certified and attack.name in COUNTED_ATTACKS
-        yield "certified", f"{alone}; {certified_and_wrong()}" if counted else alone
+        yield "certified", alone + (certified_and_wrong(attack.name) if attack.certified else "")
     yield from (("note", str(note)) for note in attack.notes)
 
 

@@ -104,7 +104,7 @@ def certificate_histogram(run: RunFolder) -> Plot | None:
     below = int((worst[known] < CERTIFIED).sum())
     alt = f"Histogram of certificates: {below} of {len(worst)} samples are below {CERTIFIED:g}."
     words = "How far off a sample may be, by the gradients alone. "
-    words += f"Left of the dashed line, {CERTIFIED:g}, it is certified: {certified_and_wrong()}."
+    words += f"Left of the dashed line, {CERTIFIED:g}, it is certified{certified_and_wrong(run.summary.attack.name)}."
     return Plot("Certificates", draw("certificates", alt, paint), words)
 
 

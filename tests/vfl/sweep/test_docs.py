@@ -33,7 +33,8 @@ def test_what_reports_say_of_certificates_is_the_kept_tables_total():
     head, *_, total = json.loads((KEPT / "tables" / "certificates.json").read_text())["table"]
     right, wrong = (int(total[head.index(f"certified, {what}")]) for what in ("right", "wrong"))
     assert json.loads(COUNTED.read_text()) == {"certified": right + wrong, "certified_wrong": wrong}
-    assert certified_and_wrong() == f"{wrong:,} of {right + wrong:,} such samples of other runs were wrong"
+    assert certified_and_wrong("exact") == f"; {wrong:,} of {right + wrong:,} such samples of other runs were wrong"
+    assert certified_and_wrong("isolate") == ""
 
 
 @pytest.fixture
