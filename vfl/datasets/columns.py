@@ -57,6 +57,8 @@ class Column:
     """Whether the number is the same in every row; `deviation` is then 1, and says nothing of it."""
     first: tuple[float, ...] = ()
     """The first training rows' numbers as they were read: float32 features lose some of their digits."""
+    date: bool = False
+    """Whether the number counts days since 1970-01-01, and is written as a date."""
 
     @property
     def width(self) -> int:
@@ -102,9 +104,9 @@ class Column:
         digits = 5 - math.floor(math.log10(self.deviation))
         beyond, within = (self.mean, 0.0) if self.constant else (0.0, self.mean)
         numbers = (features[:, 0].double() * self.deviation + within).tolist()
-        return [
-            None if lost else round(number, digits) + beyond + 0.0 for number, lost in zip(numbers, gone, strict=True)
-        ]
+        written = [round(number, digits) + beyond + 0.0 for number in numbers]
+        values = map(_day, written) if self.date else written
+        return [None if lost else value for value, lost in zip(values, gone, strict=True)]
 
     def as_read(self, features: Tensor) -> list[float | str | None]:
         """Decode the first training rows' own features, with the numbers' digits as they were read."""
@@ -113,6 +115,11 @@ class Column:
             if isinstance(found, float) and abs(found - read) <= 1e-4 * self.deviation:  # else it is another row's
                 values[row] = read
         return values
+
+
+def _day(number: float) -> str:
+    """Write days since 1970-01-01 as a date; an attack may come to one that no calendar has."""
+    return str(np.datetime64(round(max(-1e15, min(1e15, number))), "D"))
 
 
 def fit_column(name: str, values: Values, most_categories: int, gaps: bool = False) -> Column:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from vfl.datasets import Data, DataSet, data_path, datasets
 from vfl.datasets.columns import Text, Values, as_words, encode_all, fit_column, missing_in
 from vfl.datasets.tables.doubts import doubts_of
-from vfl.datasets.tables.file import Name, TableFile, check_words
+from vfl.datasets.tables.file import Name, TableFile, check_words, days_of
 from vfl.datasets.tables.formats import CsvFile, ParquetFile
 from vfl.datasets.tables.holdings import Holding
 from vfl.datasets.tables.labels import learned_from, no_labels
@@ -112,8 +113,13 @@ class TableSet(DataSet):
             raise UserError(f"data.samples: {asked} are asked for, the table has {rows}")
         train, test = slice(0, count), slice(rows - tested, rows)
         named = [(name, own) for holding in holdings for name, own in holding.values.items()]
+        dates = frozenset[str]().union(*(holding.dates for holding in holdings))
         columns = tuple(
-            fit_column(name, own[train], self.most_categories, bool(missing_in(own[test]).any())) for name, own in named
+            replace(
+                fit_column(name, own[train], self.most_categories, bool(missing_in(own[test]).any())),
+                date=name in dates,
+            )
+            for name, own in named
         )
         labels = next((holding.label for holding in holdings if holding.label is not None), None)
         learned = (
@@ -188,10 +194,12 @@ class TableSet(DataSet):
             raise UserError(f"data.columns: {self.label if self.label in names else self.id!r} is the label or the id")
         asked = [*names, *([self.label] if with_label else []), *([self.id] if self.id else [])]
         values = file.read(asked, {*self.categorical, *([self.id] if self.id else [])})
-        for name in names:
-            own = values[name]
-            if isinstance(own, Text) and name not in self.categorical:
+        words = {name: own for name in names if isinstance(own := values[name], Text) and name not in self.categorical}
+        days = {name: found for name, own in words.items() if (found := days_of(own)) is not None}
+        for name, own in words.items():
+            if name not in days:
                 check_words(name, own, str(file.path))
+        values |= days
         ids = _ids(values[self.id], file.path) if self.id else None
         if ids is not None:
             check_ids(ids, str(file.path))
@@ -200,6 +208,7 @@ class TableSet(DataSet):
             ids,
             {name: as_words(values[name]) if name in self.categorical else values[name] for name in names},
             values[self.label] if with_label else None,
+            frozenset(days),
         ).without_missing(self.missing)
 
     def _open(self, path: Path, key: str) -> TableFile:

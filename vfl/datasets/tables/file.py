@@ -194,6 +194,7 @@ def _listed(names: Sequence[str]) -> str:
 
 _TIME = r"([T ]\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?\s?(Z|[+-]\d{2}:?\d{2}|[AaPp][Mm])?)?"
 _DATE = re.compile(r"(\d{4}([-/.])\d{1,2}\2\d{1,2}|\d{1,2}([-/.])\d{1,2}\3(\d{4}|\d{2}))" + _TIME)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _SIGN = r"([$€£¥₹%]|[A-Z]{3}\b)?"
 _NUMBER = re.compile(
     rf"{_SIGN}\s?[-+−]?\s?{_SIGN}\s?(\d{{1,3}}([,.'’ \u00a0\u202f]\d{{3}})+|\d+)?([.,]\d+)?([eE][-+]?\d+)?\s?{_SIGN}"
@@ -209,6 +210,18 @@ Name = Annotated[str, AfterValidator(normal)]
 """A column's name in a config."""
 
 
+def days_of(values: Text) -> np.ndarray | None:
+    """Return dates as days since 1970-01-01 if all are written as 2024-01-31; None for other words."""
+    if not values.words or not all(map(_DAY.fullmatch, values.words)):
+        return None
+    try:
+        days = np.array(values.words, dtype="datetime64[D]").astype(np.float64)
+    except ValueError:  # no calendar has such a day
+        return None
+    found: np.ndarray = np.append(days, np.nan)[values.codes]  # a code of -1 picks the last entry
+    return found
+
+
 def check_words(name: str, values: Text, source: str) -> None:
     """Refuse a column whose words are all dates, or all numbers in a notation that is not read as numbers."""
     words = [word for word in values.words if word]
@@ -217,8 +230,8 @@ def check_words(name: str, values: Text, source: str) -> None:
     where, otherwise = f"data: column {name!r} of {source}", "or name it in data.categorical if each is a category"
     if all(map(_DATE.fullmatch, words)):
         raise UserError(
-            f"{where} holds dates ({plain(words[0])!r} for one); make numbers of them, such as days since some day, "
-            f"leave it out of data.columns, {otherwise}"
+            f"{where} holds dates ({plain(words[0])!r} for one); write all of them as 2024-01-31, make numbers of "
+            f"them, leave it out of data.columns, {otherwise}"
         )
     if all(_NUMBER.fullmatch(word) and any(one.isdigit() for one in word) for word in words):
         strange = next((word for word in words if not is_number(word)), None)

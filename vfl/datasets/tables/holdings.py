@@ -18,6 +18,8 @@ class Holding:
     ids: tuple[str, ...] | None
     values: Mapping[str, Values]
     label: Values | None
+    dates: frozenset[str] = frozenset()
+    """The columns whose numbers count days since 1970-01-01."""
 
     def __len__(self) -> int:
         return len(next((own for own in (self.ids, self.label, *self.values.values()) if own is not None), ()))
@@ -33,6 +35,7 @@ class Holding:
             None if self.ids is None else tuple(self.ids[row] for row in rows.tolist()),
             {name: own[rows] for name, own in self.values.items()},
             None if self.label is None else self.label[rows],
+            self.dates,
         )
 
     def without_missing(self, policy: str) -> "Holding":
