@@ -76,7 +76,7 @@ class AttackPlugin(Plugin):
     """From where it can be played: each of these is enough. One of several seats is shown what all of them see."""
     active: ClassVar[bool] = False
     """Whether it is an `ActiveAttack`, for a malicious coordinator."""
-    needs: ClassVar[frozenset[str]] = frozenset(UNKNOWN)
+    needs_known: ClassVar[frozenset[str]] = frozenset(UNKNOWN)
     """What it cannot do without where the server of a recorded run does not know all of it."""
 
     losses: ClassVar[frozenset[LossName]] = frozenset({"cross_entropy"})

@@ -38,7 +38,7 @@ class LeastSquares(AttackPlugin):
     """Jin et al. 2021 (CAFE), steps I and II in closed form: the input of each worker's first fully connected layer."""
 
     losses, weighs = EVERY_LOSS, True
-    needs: ClassVar[frozenset[str]] = frozenset({"indices", "batch_size"})
+    needs_known: ClassVar[frozenset[str]] = frozenset({"indices", "batch_size"})
 
     def start(self, setting: Setting) -> Attack:
         """Begin, unless the schedule cannot determine the samples."""

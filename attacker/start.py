@@ -78,7 +78,7 @@ def _instead(section: PluginSection, setting: Setting) -> str:
 def _start(section: PluginSection, setting: Setting) -> Attack:
     """Start an attack from the seats that it needs; in a horizontal federation one on each worker."""
     plugin = attacks.build(section)
-    missing = sorted(setting.unknown & plugin.needs)
+    missing = sorted(setting.unknown & plugin.needs_known)
     if missing:
         said = "whoever recorded the rounds says that the server does not know them"
         raise RefusalError(section.name, *(Lack(f"the {WORDS[one]}", said) for one in missing))

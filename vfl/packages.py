@@ -4,8 +4,6 @@ import importlib
 import os
 import sys
 
-from vfl.errors import UserError
-
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120 - before any other import
 
 
@@ -18,6 +16,8 @@ def import_ours() -> None:
         sys.path.remove(ROOT)
     for module in found:
         if getattr(module, "__path__", None) is None or ROOT not in str(module.__file__):
+            from vfl.errors import UserError  # which imports modules that a file of the user's may be called like
+
             ours = f"{module.__name__}, which is the name of one of our packages"
             raise UserError(f"{module.__file__} was imported as {ours}: rename that file, or import it after ours")
 

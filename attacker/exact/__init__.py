@@ -17,7 +17,7 @@ class Exact(AttackPlugin):
     """Rays of one gradient, intersecting subspaces or least squares, then inversion: beyond Jin et al. 2021 (CAFE)."""
 
     losses, weighs = EVERY_LOSS, True
-    needs: ClassVar[frozenset[str]] = frozenset({"parameters"})
+    needs_known: ClassVar[frozenset[str]] = frozenset({"parameters"})
     method: Wanted = Field(
         "auto", description="how steps I and II are solved; auto goes by the room in the layers, and by the outcome"
     )

@@ -15,7 +15,7 @@ import yaml
 import vfl
 from vfl.errors import CafeError
 
-HERE = Path(__file__).parent
+CONFIGS = Path(__file__).parents[2] / "configs" / "leaderboard"
 WORKER, HOLDERS = {"worker": 1}, ["coordinator", "label_holder"]
 UPLOADS = [
     {"name": "noise", "scale": 1.0}, {"name": "dp", "epsilon": 10.0, "batches": "known"}, {"name": "prune"},
@@ -44,7 +44,7 @@ def runs() -> list[tuple[str, dict[str, Any]]]:
     for change in (*plain[:2], *defended, *answered, *plain[2:]):
         for name in ("breast_cancer", "digits", "adult", "photos"):
             said = "-".join(str(part) for part in (name, change["attack"]["name"], _defence(change)) if part)
-            made.append((said, {**yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8")), **change}))
+            made.append((said, {**yaml.safe_load((CONFIGS / f"{name}.yaml").read_text(encoding="utf-8")), **change}))
     return made
 
 

@@ -21,6 +21,8 @@ def test_the_example_attack_finds_the_most_frequent_class(tmp_path, monkeypatch)
     (tmp_path / "my_attack.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    attacks.builtin_names()  # all are registered, so that what is put back is complete
+    monkeypatch.setattr(attacks, "_classes", dict(attacks._classes))
     model = PluginSection(name="mlp", hidden=[8])
     setting = Setting(model, tuple(partition((6,), 2)), 3, 30, 10, "epochs", 3, True, 0)
     attack = attacks.build(PluginSection(name="my_attack:LabelCounts")).start(setting)

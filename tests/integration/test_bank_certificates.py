@@ -16,7 +16,7 @@ from vfl.models.whole import first_model
 from vfl.observation import Setting
 from vfl.recovery import CERTIFIED
 
-EMBEDDINGS = {"name": "vfl.bench.certificates:embedded"}
+EMBEDDINGS = {"name": "embedded", "numbers": 3, "width": 9, "hidden": [64], "output": 16}
 
 
 @pytest.mark.parametrize(

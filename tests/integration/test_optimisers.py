@@ -88,7 +88,10 @@ def test_an_own_optimiser_trains_and_a_resumed_run_ends_where_an_undisturbed_one
     ("changes", "sentence"),
     [
         (["training.memori=1"], "training.memori: there is no such key (my_optimiser:Own has the options memory)"),
-        (["training.optimizer=sdg"], "training.optimizer: there is no optimizer called 'sdg'; choose one of adam, sgd"),
+        (
+            ["training.optimizer=sdg"],
+            "training.optimizer: there is no optimizer called 'sdg'; choose one of adam, adamw, sgd",
+        ),
         (["training.optimizer=sgd"], "run.yaml: training.memory: there is no such key"),
         (["training.optimizer=my_optimiser:Missing"], "training.optimizer: 'my_optimiser:Missing' cannot be imported"),
         (["training.optimizer=my_optimiser:Signs"], "is not a plug-in class (a subclass of vfl.optimisers.Optimiser)"),
@@ -112,5 +115,6 @@ def test_options_stand_after_lr_in_the_recorded_config_with_their_defaults():
 def test_cafe_lists_the_optimisers(folder):
     listed = cafe("list", "optimizers", cwd=folder).stdout.splitlines()
     assert listed[0] == "adam             Adam (Kingma and Ba, 2015), torch.optim.Adam."
-    assert listed[2] == "sgd              Stochastic gradient descent, torch.optim.SGD."
-    assert listed[3].strip() == "options: momentum=0.0, weight_decay=0.0"
+    assert listed[2].startswith("adamw ")
+    assert listed[4] == "sgd              Stochastic gradient descent, torch.optim.SGD."
+    assert listed[5].strip() == "options: momentum=0.0, weight_decay=0.0"

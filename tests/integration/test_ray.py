@@ -80,6 +80,7 @@ def cluster(tmp_path_factory):
     process.communicate(timeout=500)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_killed_node_loses_no_cell_and_the_table_is_the_local_one(cluster, tmp_path):
     file = write_sweep(tmp_path, axes=AXES)
