@@ -22,9 +22,13 @@ from vfl.sweep.results.write import write_results
 EXPERIMENTS = Path("experiments/paper")
 FILES = sorted(EXPERIMENTS.glob("*.yaml"))
 WITHOUT_CAFE = ("one_gradient", "table11")
+LONG = ("fake_gradients", "table4", "table7", "table11")
+"""Of the same kind as the others; `test_startable.py` holds each of their cells against its attack before a round."""
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [pytest.param(file, marks=[pytest.mark.slow] * (file.stem in LONG), id=file.stem) for file in FILES]
+)
 def test_the_smoke_sweep_runs(file, tmp_path):
     """Every cell as a federation in processes; `tests/vfl/sweep/test_sweep.py` has the command that starts them."""
     plan = load_plan(file, size="smoke")
