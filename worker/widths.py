@@ -3,11 +3,8 @@
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-import torch
-
 from vfl.config import RunConfig
 from vfl.datasets.slices import WorkerData
-from vfl.errors import CafeError
 from vfl.models import build_bottom, output_width
 from vfl.partition import Shape, partition
 
@@ -60,16 +57,9 @@ class Widths:
         own = getattr(section, "bottoms", {}).get(place, section)
         key = (own.model_dump_json(), shape)
         if key not in known:
-            known[key] = self._built(place, shape)
+            known[key] = self._measured(place, shape)
         return known[key]
 
-    def _built(self, place: int, shape: Shape) -> int:
-        """Return the width of the model's outputs for a slice; built without memory, where the model can be."""
-        try:
-            with torch.device("meta"):
-                return self._measured(place, shape)
-        except (CafeError, NotImplementedError, RuntimeError):
-            return self._measured(place, shape)
-
     def _measured(self, place: int, shape: Shape) -> int:
+        # On `meta` a pooling layer would make torch import its compiler: a second or more of every worker's start
         return output_width(build_bottom(self._config.model, shape, self._config.seed, place), shape)
