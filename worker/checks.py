@@ -21,7 +21,7 @@ from vfl.observation import Tensors
 from vfl.observation.schedule import batches
 from worker.defences import Plan
 from worker.rendezvous import rows_digest
-from worker.steps import SWITCH, Steps
+from worker.steps import SWITCH, Steps, largest
 from worker.widths import Widths
 
 _NUMBER_BYTES = 4
@@ -209,8 +209,7 @@ def _evaluations(config: RunConfig, plan: Plan) -> int:
 
 def _value_problems(tensors: Tensors) -> Iterator[str]:
     for name, tensor in tensors.items():
-        largest = float(tensor.abs().max()) if tensor.numel() else 0.0
-        if not largest <= LARGEST_PARAMETER:  # nor is nan
+        if not largest(tensor) <= LARGEST_PARAMETER:  # nor is nan
             bound = f"beyond {LARGEST_PARAMETER:,}: did training diverge, or does the coordinator lie?"
             yield f"the coordinator's {name} has values that are not finite, or {bound}"
 

@@ -45,17 +45,19 @@ class SgdReplay:
         """Return the parameters after a step."""
         after = dict(parameters)
         for name, gradient in gradients.items():
-            move = gradient.cpu() + self.weight_decay * parameters[name]
+            move = gradient.cpu()
+            if self.weight_decay:
+                move = move.add(parameters[name], alpha=self.weight_decay)
             if self.momentum:
                 before = self._buffers.get(name)
-                move = self._buffers[name] = move if before is None else self.momentum * before + move
-            after[name] = parameters[name] - lr * move
+                move = self._buffers[name] = move if before is None else before.mul(self.momentum).add_(move)
+            after[name] = parameters[name].add(move, alpha=-lr)
         return after
 
 
 @dataclass
 class AdamReplay:
-    """AdamReplay, as torch.optim.Adam has it."""
+    """Adam, as torch.optim.Adam has it."""
 
     weight_decay: float = 0.0
     remembers = True
@@ -65,13 +67,17 @@ class AdamReplay:
         """Return the parameters after a step."""
         after = dict(parameters)
         for name, gradient in gradients.items():
-            moved = gradient.cpu() + self.weight_decay * parameters[name]
+            moved = gradient.cpu()
+            if self.weight_decay:
+                moved = moved.add(parameters[name], alpha=self.weight_decay)
             mean, square, count = self._moments.get(name, (torch.zeros_like(moved), torch.zeros_like(moved), 0))
-            mean, count = mean.lerp(moved, 1 - BETAS[0]), count + 1
-            square = BETAS[1] * square + (1 - BETAS[1]) * moved.square()
-            self._moments[name] = (mean, square, count)
-            first, second = (1 - beta**count for beta in BETAS)
-            after[name] = parameters[name] - lr / first * mean / ((square / second).sqrt() + EPSILON)
+            self._moments[name] = (mean, square, count + 1)
+            mean.lerp_(moved, 1 - BETAS[0])
+            square.mul_(BETAS[1]).addcmul_(moved, moved, value=1 - BETAS[1])
+            first, second = (1 - beta ** (count + 1) for beta in BETAS)
+            after[name] = parameters[name].addcdiv(
+                mean, (square.sqrt() / math.sqrt(second)).add_(EPSILON), value=-lr / first
+            )
         return after
 
     @staticmethod
