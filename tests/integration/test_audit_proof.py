@@ -22,15 +22,18 @@ def test_with_nothing_else_set_an_audit_says_who_learns_what_and_it_is_true(tmp_
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "audit" / "audit.json").read_text(encoding="utf-8"))
     assert found["verdict"] == "leaked"
-    assert found["recommendation"]["sentence"]
+    assert found["recommendation"]["defence"], found["recommendation"]["sentence"]
+    assert "Price: accuracy" in found["recommendation"]["sentence"]
     truth = _joined(tmp_path)
     undefended = [one for one in found["findings"] if one["defence"] == "none"]
     checked = 0
     for one in undefended:
-        rows = tmp_path / "audit" / one["evidence"] / "rows.csv"
+        folder = tmp_path / "audit" / one["evidence"]
         if one["what"] == "rows" and one["adversary"] == "coordinator":
-            assert _whole_rows(rows, truth) == round(one["leaked"] * found["samples"]), one["evidence"]
-            checked += 1
+            whole = _whole_rows(folder / "recovered.npz")
+            assert whole.sum() == round(one["leaked"] * found["samples"]), one["evidence"]
+            assert _right_rows(folder / "rows.csv", truth)[whole].all(), one["evidence"]
+            checked += bool(whole.any())
     assert checked
     ids = [row["id"] for row in _read(tmp_path / "audit" / "attempts" / "coordinator_exact" / "rows.csv")]
     labels = next(one for one in undefended if one["what"] == "labels" and one["attack"] == "label_clusters")
@@ -60,8 +63,16 @@ def _read(path):
         return list(csv.DictReader(file))
 
 
-def _whole_rows(path, truth):
-    """How many recovered rows are right in every value, to a thousandth of the column's range in the training rows."""
+def _whole_rows(path):
+    """Which rows are right in every feature, those that stand for categories and missing values too."""
+    with np.load(path) as found:
+        x, real = found["x"], found["x_true"]
+    span = real.max(0) - real.min(0)
+    return (np.abs(x - real) <= WITHIN * np.where(span > 0, span, np.maximum(1.0, np.abs(real).max(0)))).all(1)
+
+
+def _right_rows(path, truth):
+    """Which rows are right in every value as the files have it, to a thousandth of the column's range."""
     rows = _read(path)
     own = [truth[row["id"]] for row in rows]
     right = np.ones(len(rows), dtype=bool)
@@ -73,7 +84,7 @@ def _whole_rows(path, truth):
             right &= [_near(a, b, spread) for a, b in zip(real, recovered, strict=True)]
         else:
             right &= [a in (b, "", "?") and (a == b or b == "(missing)") for a, b in zip(real, recovered, strict=True)]
-    return int(right.sum())
+    return right
 
 
 def _near(real, recovered, spread):

@@ -66,9 +66,7 @@ def try_defences(
     for number, candidate in enumerate(found):
         _try(run, with_these, candidate, watch, until=run.budget.slot(len(found) - number, until=alone))
     if given is None:
-        best = _cheapest_together(run, with_these, found)
-        if best is not None and not any(one.defence == best.label for one in run.audit.trials):
-            _try(run, with_these, best, watch, until=until)
+        _try_together(run, with_these, found, watch, until=until)
     run.audit.recommendation = recommend(run, with_these)
 
 
@@ -90,8 +88,8 @@ def worst_attackers(run: Run, planned: Sequence[Planned]) -> dict[Place, list[Pl
     return found
 
 
-def _try(run: Run, tried: Defending, candidate: Candidate, watch: CellsProgress, *, until: float) -> None:
-    """Run a federation with a defence, attack what was recorded, and note what came of it."""
+def _try(run: Run, tried: Defending, candidate: Candidate, watch: CellsProgress, *, until: float) -> Trial:
+    """Run a federation with a defence, attack what was recorded, and return what came of it."""
     before = next((one for one in run.kept_trials if one.defence == candidate.label and one.outcome == "done"), None)
     trial = Trial(defence=candidate.label, section=with_candidate(tried.config, candidate))
     if before is not None:
@@ -105,6 +103,7 @@ def _try(run: Run, tried: Defending, candidate: Candidate, watch: CellsProgress,
         _carry_out_trial(run, tried, candidate, trial, watch=watch, until=until)
     run.audit.trials.append(trial)
     run.save()
+    return trial
 
 
 def _carry_out_trial(
@@ -171,16 +170,30 @@ def _price(training: Training) -> tuple[float, float, float]:
     )
 
 
-def _cheapest_together(run: Run, tried: Defending, found: Sequence[Candidate]) -> Candidate | None:
-    """Return the cheapest defences that hold at each place where one is needed; None if a place has none."""
-    trials = {one.defence: one for one in run.audit.trials}
-    chosen: list[Candidate] = []
-    for place in tried.attackers:
-        holding = [one for one in found if one.places == (place,) and _holds(trials[one.label])]
-        if not holding:
-            return None
-        chosen.append(min(holding, key=lambda one: _price(trials[one.label].training)))
-    return together(chosen)
+def _try_together(
+    run: Run, tried: Defending, found: Sequence[Candidate], watch: CellsProgress, *, until: float
+) -> None:
+    """Try the cheapest defences that hold at each place together; where they are broken, the next at that place.
+
+    What holds alone need not hold beside others: a defence at one place changes what is trained, and so what is seen
+    at the others.
+    """
+    alone = {one.defence: one for one in run.audit.trials}
+    ranked = {
+        place: sorted(
+            (one for one in found if one.places == (place,) and _holds(alone[one.label])),
+            key=lambda one: _price(alone[one.label].training),
+        )
+        for place in tried.attackers
+    }
+    sees = {one.name: place for place, own in tried.attackers.items() for one in own}
+    while all(ranked.values()):
+        best = together([own[0] for own in ranked.values()])
+        trial = alone.get(best.label) or _try(run, tried, best, watch, until=until)
+        if not trial.broken_by:
+            return
+        for place in {sees.get(name, "uploads") for name in trial.broken_by}:  # one that was told is the coordinator
+            ranked[place] = ranked[place][1:]
 
 
 def recommend(run: Run, tried: Defending) -> Recommendation:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.vfl.audit.made import attempt, finding, made_audit
+from vfl.audit import trials
 from vfl.audit.budget import Budget
 from vfl.audit.course import Run, Wanted
 from vfl.audit.defences import all_candidates, named_candidate, place_of, together, told_attackers, with_candidate
@@ -111,6 +112,33 @@ def test_defences_of_several_places_are_put_together_beside_the_config_s_own():
     assert list(with_candidate(own, both)) == ["outputs", "uploads", "answers"]
     against = Defending(own, ATTACKERS | {"outputs": [Planned((COORDINATOR,), PluginSection(name="x"))]}, 6)
     assert [one.name for one in against.against(both)] == BOTH
+
+
+@pytest.mark.parametrize(("strong", "tried"), [("noise", 3), ("nothing", 3), ("prune", 1)])
+def test_where_defences_are_broken_together_the_next_cheapest_takes_the_place_of_the_one_that_gave_way(
+    monkeypatch, strong, tried
+):
+    """On uploads only one of three holds beside marvell, or none."""
+    uploads = [named_candidate(name) for name in ("noise", "quantize", "prune")]
+    answers = [named_candidate({"answers": {"name": name}}) for name in ("marvell", "max_norm")]
+    accuracies = {"noise": 0.7, "quantize": 0.8, "prune": 0.9}
+    alone = [trial(one.label, accuracies[one.section["uploads"]["name"]], BOTH[:1]) for one in uploads]
+    alone += [trial(one.label, 0.9, BOTH[1:]) for one in answers]
+    run = run_of(trials=alone)
+
+    def carry_out(run, _tried, candidate, _watch, *, until):
+        holds = candidate.section["uploads"]["name"] == strong
+        made = trial(candidate.label, 0.6, BOTH if holds else BOTH[1:], () if holds else BOTH[:1])
+        run.audit.trials.append(made)
+        return made
+
+    monkeypatch.setattr(trials, "_try", carry_out)
+    with_these = Defending(config(), ATTACKERS, 6)
+    trials._try_together(run, with_these, [*uploads, *answers], None, until=1.0)
+    together = [one.defence for one in run.audit.trials[len(alone) :]]
+    names = [f"{name} on uploads and marvell on answers" for name in ("prune", "quantize", "noise")]
+    assert together == names[:tried]
+    assert recommend(run, with_these).defence == (None if strong == "nothing" else names[tried - 1])
 
 
 def test_a_defence_must_act_where_an_attack_looked():
