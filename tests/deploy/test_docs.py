@@ -42,6 +42,15 @@ def test_links_of_a_page_lead_somewhere(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_can_be_read_in_an_editor_too(page):
+    """Tables and pictures aside; results and changes are lists of what commands printed."""
+    if page.name in ("RESULTS.md", "CHANGELOG.md"):
+        return
+    lines = FENCE.sub("", page.read_text()).splitlines()
+    assert [line for line in lines if len(line) > WIDE and not line.lstrip().startswith(("|", "!["))] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_code_blocks_of_a_page_can_be_read(page):
     for language, block in FENCE.findall(page.read_text()):
         if language == "python":
