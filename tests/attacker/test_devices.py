@@ -26,7 +26,7 @@ from attacker.matching.engine import Engine
 from attacker.matching.objectives import Targets
 from tests.attacker.cafe_support import CNN, MLP, images, seen, setting_for
 from tests.attacker.stand_in import DEVICE, StandIn
-from vfl.device import full_precision
+from vfl.device import full_precision, moved
 from vfl.models import build_bottom, build_top
 from vfl.registry import PluginSection
 from worker.party import Bottom, Top
@@ -63,6 +63,20 @@ class Waits(TorchDispatchMode):
         return sum(self.found.values())
 
 
+class Sent(TorchDispatchMode):
+    """Counts the tensors that go from the CPU to a device."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device, self.count = device, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        to = (kwargs or {}).get("device")
+        if func.overloadpacket.__name__ == "_to_copy" and to is not None and torch.device(to).type == self.device:
+            self.count += args[0].device.type == "cpu"
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_an_iteration_of_cafe_stays_on_its_device_and_waits_for_nothing(name):
     x, y = images(8)
@@ -85,6 +99,32 @@ def test_cafe_waits_once_an_iteration_while_it_watches_a_threshold_and_then_neve
             attack.observe(observation)
         waited.append(waits.total)
     assert waited == [1] * 8 + [0] * 4
+
+
+def test_what_a_round_brings_goes_to_the_card_once_and_parameters_when_they_change():
+    x, y = images(8)
+    setting = setting_for(x, 3, 4, CNN)
+    attack = Cafe(**AT_ONCE).start(replace(setting, device="meta"))
+    rounds = seen(setting, x, y)
+    rounds[3] = replace(rounds[3], parameters=replace(rounds[3].parameters))  # as after an update
+    sent = []
+    for observation in rounds:
+        with Sent("meta") as counted:
+            attack.observe(observation)
+        sent.append(counted.count)
+    uploaded = sum(map(len, (*rounds[0].gradients.bottoms, rounds[0].gradients.top)))
+    parameters = sum(map(len, (*rounds[0].parameters.bottoms, rounds[0].parameters.top)))
+    once = uploaded + 1  # and the batch's indices
+    assert sent == [once + parameters, once, once, once + parameters]
+
+
+def test_what_goes_to_a_card_goes_through_pinned_memory_and_is_not_waited_for(monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: done.append("pinned") or tensor)
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *args, **how: done.append((args, how)) or tensor)
+    card = torch.device("cuda")
+    moved(torch.zeros(2), card)
+    assert done == ["pinned", ((card,), {"non_blocking": True})]
 
 
 SHORT = {"inversion": {"attempts": 1, "search_steps": 2, "polish_steps": 2}}
