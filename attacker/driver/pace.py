@@ -1,6 +1,7 @@
 """Keeps the attack out of the workers' way while the rounds go on: the lowest priority, and rests between rounds.
 
-Linux does not move waiting tasks to a core that runs a task of the lowest priority, so the attack also rests.
+Linux does not move waiting tasks to a core that runs a task of the lowest priority, so the attack also rests. It does
+neither while so many rounds wait for it that the next ones would soon have to.
 """
 
 import contextlib
@@ -26,16 +27,19 @@ _NOT_WORK = {"idle", "iowait", "guest", "guest_nice"}
 """What is no work, or is counted as the user's too."""
 
 
-def out_of_the_way(work: Callable[[], None], over: threading.Event) -> None:
-    """Do `work` at the lowest priority until `over` is set; it is set in any case when the work is done."""
+def out_of_the_way(work: Callable[[], None], over: threading.Event, hurried: Callable[[], bool]) -> None:
+    """Do `work` at the lowest priority, but where there is hurry, until `over` is set; the work's end sets it too."""
     # A thread of its own: without privileges a thread's priority can be lowered, and never raised again.
     with ThreadPoolExecutor(1) as pool:
         thread = pool.submit(threading.get_native_id).result()
-        _set_priority(thread, LEAST_PRIORITY)
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+        _set_priority(thread, priority := LEAST_PRIORITY)
         working = pool.submit(work)
         working.add_done_callback(lambda _: over.set())
-        over.wait()
-        _set_priority(thread, os.getpriority(os.PRIO_PROCESS, 0))
+        while not over.wait(WINDOW):
+            if (wanted := usual if hurried() else LEAST_PRIORITY) != priority:
+                _set_priority(thread, priority := wanted)
+        _set_priority(thread, usual)
         working.result()
 
 

@@ -164,7 +164,7 @@ class LiveAttack:
         if self._follower.active:  # the coordinator waits for what it proposes
             self._follow(over.is_set, _no_rest)
         else:
-            out_of_the_way(lambda: self._follow(over.is_set, rest), over)
+            out_of_the_way(lambda: self._follow(over.is_set, rest), over, self._disk_is_needed)
         # Still on one thread: sums depend on their number, and which rounds are left by now on the machine's load.
         self._follow(self._line.messages.empty, _no_rest)
         torch.set_num_threads(threads)  # the workers are gone

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from attacker.driver import pace
-from attacker.driver.pace import SHARE, WINDOW, Pace, Use, usable_cores
+from attacker.driver.pace import LEAST_PRIORITY, SHARE, WINDOW, Pace, Use, out_of_the_way, usable_cores
 from attacker.driver.process import Begin, LiveAttack
 from tests.support import setting_of, small_config
 from vfl.folder.transcript.spool import Places
@@ -106,3 +106,19 @@ def test_nobody_rests_while_rounds_need_the_disk(attack):
     thread = rests(attack)
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_the_priority_is_the_lowest_but_while_rounds_need_the_disk(monkeypatch):
+    given, over, needed = [], threading.Event(), iter([False, True, True, False])
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    monkeypatch.setattr(pace, "WINDOW", 0.01)
+    monkeypatch.setattr(pace, "_set_priority", lambda _, nice: given.append(nice))
+
+    def hurried() -> bool:
+        wanted = next(needed, None)
+        if wanted is None:
+            over.set()
+        return bool(wanted)
+
+    out_of_the_way(over.wait, over, hurried)
+    assert given == [LEAST_PRIORITY, usual, LEAST_PRIORITY, usual]

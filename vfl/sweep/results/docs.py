@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from vfl.sweep.results.text import as_markdown
 
 BLOCK = re.compile(r"(?<=<!-- table: )([\w-]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 Grid = list[list[str]]
+WIDE = 120
+"""Characters in a line of a page."""
 
 
 def fill_docs(docs: Path, files: Path, kept: Path) -> list[Path]:
@@ -102,7 +105,8 @@ def _block(name: str, files: Path, kept: Path) -> str:
         grid, made_by = _chosen(tree, files, kept)
     else:
         grid, made_by = tree["table"], f"{tree['command']}; commit {tree['commit'] or 'unknown'}, {tree['date']}"
-    return f"{as_markdown(grid, numbers=False)}\n\n({made_by}.)"
+    below = textwrap.fill(f"({made_by}.)", WIDE, break_long_words=False, break_on_hyphens=False)
+    return f"{as_markdown(grid, numbers=False)}\n\n{below}"
 
 
 def _chosen(tree: dict[str, Any], files: Path, kept: Path) -> tuple[Grid, str]:
