@@ -46,7 +46,7 @@ def notes_on_gradients(cells: Sequence[Cell], residuals: Tensor, rounds: Rounds,
         notes.append(ALTERED)
     alike = sum(int((own.h.isfinite().all(1) & own.v.isnan().any(1)).sum()) for own in solved)
     if alike:
-        notes.append(f"{alike} slices look like another sample's, and no batch parts them.")
+        notes.append(f"{alike} slices look like another sample's that always comes with it: which is which is open.")
     return notes
 
 

@@ -11,7 +11,7 @@ from tests.integration.command_support import cafe, long_run, nothing_left, star
 
 CONFIG = """
 data: {name: digits, samples: 40}
-federation: {workers: 2, batch_size: 8, epochs: 2, join_timeout: 2}
+federation: {workers: 2, batch_size: 8, epochs: 2}
 model: {name: mlp, hidden: [8]}
 attack: {name: none}
 transcript: true
@@ -88,7 +88,8 @@ def test_a_run_that_is_refused_leaves_the_results_before_it(config, done):
 
 def test_a_coordinator_whose_workers_never_come_leaves_the_results_before_it(config, done):
     before = files(done)
-    alone = cafe("serve", config, "--out", done, "--listen", "127.0.0.1:0")
+    soon = ("--set", "federation.join_timeout=2")
+    alone = cafe("serve", config, *soon, "--out", done, "--listen", "127.0.0.1:0")
     assert alone.returncode == 1, alone.stderr
     assert "have not joined" in alone.stderr
     assert files(done) == before
@@ -97,7 +98,7 @@ def test_a_coordinator_whose_workers_never_come_leaves_the_results_before_it(con
 def test_a_coordinator_whose_attack_is_refused_leaves_the_results_before_it(config, done):
     before, tag = files(done), uuid.uuid4().hex
     # `averaging` needs frozen parameters, which the coordinator sees when it has a setting
-    moving = ("--set", "training.lr=0.1", "--set", "federation.join_timeout=60")
+    moving = ("--set", "training.lr=0.1")
     attacked = ("--set", "attack.name=averaging", *moving)
     server = start("serve", config, "--out", done, "--listen", "127.0.0.1:0", *attacked, tag=tag)
     said = server.stderr.readline()

@@ -1,12 +1,15 @@
 """`cafe --help`: every command stands below a heading, and its help ends with an example that the command takes."""
 
+import platform
 import shlex
+from importlib.metadata import version
 
 import click
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from tests.integration.command_support import cafe
 from vfl.cli.app import app
 
 COMMANDS: dict[str, click.Command] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -33,3 +36,12 @@ def test_the_shell_completes_commands_and_codes():
     asked = {"_CAFE_COMPLETE": "complete_bash", "COMP_WORDS": "cafe explain E2", "COMP_CWORD": "2"}
     shown = CliRunner().invoke(app, [], env=asked, prog_name="cafe").output
     assert shown.split() == ["E20", "E21", "E22"]
+
+
+def test_the_version_is_that_of_the_package_and_alone_the_command_shows_its_help():
+    shown = CliRunner().invoke(app, ["--version"])
+    assert shown.exit_code == 0
+    assert shown.output.startswith(f"cafe-vfl {version('cafe-vfl')}, python {platform.python_version()}, torch ")
+    alone = cafe()
+    assert (alone.returncode, alone.stderr) == (2, "")
+    assert "Start here" in alone.stdout

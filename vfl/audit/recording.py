@@ -107,10 +107,13 @@ def _alarm(seconds: float) -> Iterator[threading.Event]:
 def recorded(config: RunConfig, folder: Path) -> Recording:
     """Return what an earlier `record` left in a folder."""
     found = {seat: transcript_of(folder, config, seat.worker) for seat in config.seats}
+    summary = load_summary(folder)
     for seat, path in found.items():
         if Transcript(path).rounds < 1:
-            raise UserError(f"{path}: {seat} saw no whole round in the time that it had; give a larger --budget")
+            late = "in the time that it had; give a larger --budget"
+            why = f"before the run ended ({summary.ended})" if summary.withheld else late
+            raise UserError(f"{folder}: {seat} saw no whole round {why}")
     tree = config.model_dump(mode="json")
     named = names_of({key: tree[key] for key in ("model", "data")})
     trusted = tuple(f"{key}={name}" for key, name in named if ":" in name)
-    return Recording(found, config, load_summary(folder), trusted)
+    return Recording(found, config, summary, trusted)

@@ -88,7 +88,9 @@ def worst_attackers(run: Run, planned: Sequence[Planned]) -> dict[Place, list[Pl
     return found
 
 
-def _try(run: Run, tried: Defending, candidate: Candidate, watch: CellsProgress, *, until: float) -> Trial:
+def _try(
+    run: Run, tried: Defending, candidate: Candidate, watch: CellsProgress, *, until: float, all_of_them: bool = True
+) -> Trial:
     """Run a federation with a defence, attack what was recorded, and return what came of it."""
     before = next((one for one in run.kept_trials if one.defence == candidate.label and one.outcome == "done"), None)
     trial = Trial(defence=candidate.label, section=with_candidate(tried.config, candidate))
@@ -100,14 +102,21 @@ def _try(run: Run, tried: Defending, candidate: Candidate, watch: CellsProgress,
     elif run.budget.left(until) < 2 * LEAST_SECONDS:
         trial.sentence = f"The budget was used up before its turn: {NOT_SHOWN}."
     else:
-        _carry_out_trial(run, tried, candidate, trial, watch=watch, until=until)
+        _carry_out_trial(run, tried, candidate, trial, watch=watch, until=until, all_of_them=all_of_them)
     run.audit.trials.append(trial)
     run.save()
     return trial
 
 
 def _carry_out_trial(
-    run: Run, tried: Defending, candidate: Candidate, trial: Trial, *, watch: CellsProgress, until: float
+    run: Run,
+    tried: Defending,
+    candidate: Candidate,
+    trial: Trial,
+    *,
+    watch: CellsProgress,
+    until: float,
+    all_of_them: bool,
 ) -> None:
     name = f"a run with {candidate.label}"
     folder = run.out / "defences" / f"{len(run.audit.trials):02d}"
@@ -133,10 +142,28 @@ def _carry_out_trial(
     told, why = told_attackers(candidate, next(iter(setting.values())))
     against = [*tried.against(candidate), *told]
     bench = Bench(recording, run.out, candidate.label, f"defences/{len(run.audit.trials):02d}")
-    made = attempt_all(run, bench, against, watch, until=until)
+    if all_of_them:
+        made = attempt_all(run, bench, against, watch, until=until)
+    else:
+        made = _until_broken(run, bench, against, watch, until=until)
     _judge(trial, made, run.audit.limit, why)
+    met = set(map(attacker, made))
+    trial.undecided += [f"{one.name} (not tried: it was broken already)" for one in against if one.name not in met]
     for path in recording.transcripts.values():
         remove(path)
+
+
+def _until_broken(
+    run: Run, bench: Bench, against: Sequence[Planned], watch: CellsProgress, *, until: float
+) -> list[Attempt]:
+    """Make attempts, the quickest first, until one breaks the defence: the next one then has the time of the others."""
+    took = {attacker(one): one.seconds or 0.0 for one in run.audit.attempts if one.defence == run.audit.base}
+    made: list[Attempt] = []
+    for one in sorted(against, key=lambda one: took.get(one.name, 0.0)):
+        made += attempt_all(run, bench, [one], watch, until=until)
+        if _above(made[-1], run.audit.limit):
+            break
+    return made
 
 
 def _judge(trial: Trial, made: Sequence[Attempt], limit: float, untold: str) -> None:
@@ -189,7 +216,7 @@ def _try_together(
     sees = {one.name: place for place, own in tried.attackers.items() for one in own}
     while all(ranked.values()):
         best = together([own[0] for own in ranked.values()])
-        trial = alone.get(best.label) or _try(run, tried, best, watch, until=until)
+        trial = alone.get(best.label) or _try(run, tried, best, watch, until=until, all_of_them=False)
         if not trial.broken_by:
             return
         for place in {sees.get(name, "uploads") for name in trial.broken_by}:  # one that was told is the coordinator

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -27,6 +27,23 @@ app = typer.Typer(
     help="A red-team bench for vertical federated learning: what does a curious party learn of everybody's data?",
     epilog="Begin with `cafe demo`, then `cafe init`. An error ends with a code, as in [E20]: `cafe explain E20`.",
 )
+
+
+def _say_versions(wanted: bool) -> None:
+    if wanted:
+        from vfl.folder.versions import made_with
+
+        print(", ".join(f"{name} {version}" for name, version in made_with().items()))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_versions, is_eager=True, help="Print the versions, and exit.")
+    ] = False,
+) -> None:
+    """What stands before a command."""
 
 
 def add(panel: str, command: Callable[..., None], example: str, name: str | None = None) -> None:
@@ -76,7 +93,9 @@ def run_command() -> None:
         usage = getattr(error, "format_message", None)  # a click error: a wrong option or argument
         if usage is None:
             raise
-        _end(UserError(f"{usage()} Try cafe --help."))
+        if not (said := usage()):  # `cafe` alone, which has shown its help
+            raise SystemExit(2) from None
+        _end(UserError(f"{said} Try cafe --help."))
     if stopped():
         _end(InterruptedRunError("stopped"))
     raise SystemExit(code or 0)

@@ -192,7 +192,7 @@ def show_audit(found: "Audit", folder: Path) -> None:
     """Print the verdict."""
     from rich.console import Console
 
-    from vfl.audit.document import LABELS
+    from vfl.audit.document.parts import LABELS
     from vfl.cli.ending import STYLES
 
     console = Console(highlight=False, markup=False)

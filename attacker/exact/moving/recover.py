@@ -114,9 +114,7 @@ def _notes(trails: Trails, slices: Sequence[Tensor], together: int) -> list[str]
         "followed through its rounds, every round with its own parameters."
     ]
     if together:
-        notes.append(
-            f"{together} samples share all their batches with another, and were not parted: more epochs would."
-        )
+        notes.append(f"{together} samples share all their batches with another: more epochs would tell them apart.")
     lost = sum(int((~part.flatten(1).isfinite().all(dim=1)).sum()) for part in slices)
     if lost:
         notes.append(f"{lost} of {len(slices[0]) * len(slices)} slices were not recovered: {NOT_RECOVERED}.")

@@ -5,7 +5,7 @@ import pytest
 from tests.vfl.audit.made import attempt, finding, made_audit
 from vfl.audit.budget import Budget, seconds_of
 from vfl.audit.conditions import Condition
-from vfl.audit.document import chapters, texts
+from vfl.audit.document import auditor, chapters, holdings, texts
 from vfl.audit.document.page import audit_page
 from vfl.audit.judgement import conclude
 from vfl.errors import UserError
@@ -119,3 +119,33 @@ def test_the_headline_names_the_worst_two_things_and_the_sentence_all():
     found = conclude(made_audit(attempt(*learned)), SEATS[:1])
     assert found.headline == "The coordinator: labels; columns; and more; after 6 rounds, by exact."
     assert found.sentences == ["The coordinator: labels; columns; images; after 6 rounds, by exact."]
+
+
+def test_the_document_says_whose_columns_a_worker_s_are_and_lists_what_leaked_first():
+    about = {
+        "config": {
+            "data": {"files": ["their/bank.csv", "shop.csv"], "label": "pays"},
+            "federation": {"workers": 2, "label_holder": 1},
+        },
+        "columns": [
+            {"name": name, "holder": "worker 0", "right": 1.0, "guess": 0.1, "error": None} for name in ("age", "debt")
+        ],
+        "recommendation": {"defence": "noise", "section": {"uploads": {"name": "noise"}}, "sentence": "Noise does."},
+    }
+    refused = attempt(attack="averaging", outcome="refused", state="open")
+    audit = made_audit(refused, attempt(finding(state="guess"), attack="theory"), attempt(finding()), **about)
+    assert holdings(audit) == (
+        ("worker 0", "bank.csv; 2 columns (age, debt)"),
+        ("worker 1", "shop.csv; the label (pays); it is the label holder"),
+    )
+    by_key = {one.key: one for one in chapters(audit)}
+    (matrix,) = by_key["matrix"].blocks
+    assert [line[0].text.rpartition(" ")[2] for line in matrix.lines] == ["exact", "theory", "averaging"]
+    assert "defence: {uploads: {name: noise}}" in list(texts(by_key["defence"].blocks))
+
+
+@pytest.mark.parametrize(("leaked", "shown"), [(1.0, "shown"), (0.6, "not tested")])
+def test_who_knows_all_columns_of_a_party_has_singled_out_its_people(leaked, shown):
+    columns = attempt(finding(what="columns", leaked=leaked, beyond=leaked))
+    said = {name: here for name, here, _, _ in auditor.risks(conclude(made_audit(columns), SEATS))}
+    assert said["singling out"] == shown

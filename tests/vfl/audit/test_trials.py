@@ -126,7 +126,7 @@ def test_where_defences_are_broken_together_the_next_cheapest_takes_the_place_of
     alone += [trial(one.label, 0.9, BOTH[1:]) for one in answers]
     run = run_of(trials=alone)
 
-    def carry_out(run, _tried, candidate, _watch, *, until):
+    def carry_out(run, _tried, candidate, _watch, **_):
         holds = candidate.section["uploads"]["name"] == strong
         made = trial(candidate.label, 0.6, BOTH if holds else BOTH[1:], () if holds else BOTH[:1])
         run.audit.trials.append(made)
@@ -139,6 +139,25 @@ def test_where_defences_are_broken_together_the_next_cheapest_takes_the_place_of
     names = [f"{name} on uploads and marvell on answers" for name in ("prune", "quantize", "noise")]
     assert together == names[:tried]
     assert recommend(run, with_these).defence == (None if strong == "nothing" else names[tried - 1])
+
+
+def test_the_first_that_breaks_defences_together_ends_their_trial_the_quickest_attackers_come_first(monkeypatch):
+    names = ("exact", "theory", "rgap")
+    plans = [Planned((COORDINATOR,), PluginSection(name=name)) for name in names]
+    undefended = [
+        attempt(finding(beyond=0.9), attack=name, seconds=took)
+        for name, took in zip(names, (30.0, 1.0, 5.0), strict=True)
+    ]
+    run, met = run_of(*undefended), []
+
+    def attempt_one(_run, _bench, planned, _watch, *, until):
+        met.extend(one.section.name for one in planned)
+        beyond = 0.5 if planned[0].section.name == "rgap" else 0.0
+        return [attempt(finding(beyond=beyond, state="guess"), attack=planned[0].section.name)]
+
+    monkeypatch.setattr(trials, "attempt_all", attempt_one)
+    made = trials._until_broken(run, None, plans, None, until=1.0)
+    assert met == [one.attack for one in made] == ["theory", "rgap"]
 
 
 def test_a_defence_must_act_where_an_attack_looked():

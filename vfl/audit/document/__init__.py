@@ -1,63 +1,15 @@
 """An audit as a document: sections of paragraphs, tables and facts, which the page and the PDF show alike."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
 
 from vfl.audit.document import auditor
-from vfl.audit.judgement import attacker, is_clear, who
-from vfl.audit.schema import Attempt, Audit, State, Trial
+from vfl.audit.document.parts import LABELS, Block, Chapter, Entry, Facts, Grid, Words
+from vfl.audit.judgement import ORDER, attacker, is_clear, who
+from vfl.audit.schema import Attempt, Audit, Outcome, Trial
 from vfl.folder.words import size
-
-LABELS: dict[State, str] = {"leaked": "leaked", "partly": "partly leaked", "guess": "held", "open": "nothing shown"}
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A place of a table: its text, the state that colours it, and the report that it leads to."""
-
-    text: str
-    state: str = ""
-    link: str = ""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A table; the first entry of a line names it."""
-
-    head: tuple[str, ...]
-    lines: tuple[tuple[Entry, ...], ...]
-    title: str = ""
-    widths: tuple[float, ...] = ()
-    """How wide the columns are on paper, beside each other; all alike by default."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Things with a name each."""
-
-    pairs: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Words:
-    """Sentences, a line each."""
-
-    lines: tuple[str, ...]
-    marked: bool = False
-    """Whether they are a list."""
-
-
-Block = Grid | Facts | Words
-
-
-@dataclass(frozen=True)
-class Chapter:
-    """A section of the document."""
-
-    key: str
-    title: str
-    lead: str = ""
-    blocks: tuple[Block, ...] = field(default=())
 
 
 def chapters(audit: Audit) -> list[Chapter]:
@@ -82,12 +34,37 @@ def _verdict(audit: Audit) -> Chapter:
     lead = (
         "Every sentence here was checked against the truth, which a simulation has. Attacks are called by their names."
     )
-    return Chapter("verdict", "Who learns what of whom", lead, (Words(tuple(audit.sentences), marked=True),))
+    said = Words(tuple(audit.sentences), marked=True)
+    held = holdings(audit)
+    return Chapter("verdict", "Who learns what of whom", lead, (said, Facts(held)) if held else (said,))
+
+
+def holdings(audit: Audit) -> tuple[tuple[str, str], ...]:
+    """Return which file and columns are each worker's, where the config says so: its sentences name workers."""
+    data, federation = audit.config.get("data", {}), audit.config.get("federation", {})
+    files, holder = data.get("files") or [], federation.get("label_holder")
+    columns: dict[str, list[str]] = {}
+    for one in audit.columns:
+        columns.setdefault(one.holder, []).append(one.name)
+    found = []
+    for worker in range(federation.get("workers", 0)):
+        own = columns.get(f"worker {worker}", [])
+        named = [Path(files[worker]).name] if len(files) == federation["workers"] else []
+        named += [f"{len(own)} {'column' if len(own) == 1 else 'columns'} ({', '.join(own)})"] if own else []
+        if worker == holder and named:
+            label = data.get("label")
+            named.append(f"the label ({label}); it is the label holder" if label else "the labels: the label holder")
+        found += [(f"worker {worker}", "; ".join(named))] if named else []
+    return tuple(found)
 
 
 def _recommendation(audit: Audit) -> Chapter:
-    sentence = audit.recommendation.sentence
-    return Chapter("defence", "What stops it", "", (Words((sentence,)),) if sentence else ())
+    advice = audit.recommendation
+    if not advice.sentence:
+        return Chapter("defence", "What stops it")
+    line = yaml.safe_dump({"defence": advice.section}, default_flow_style=True, width=1000, sort_keys=False).strip()
+    config = (Facts((("in the config", line[1:-1]),)),) if advice.section else ()
+    return Chapter("defence", "What stops it", "", (Words((advice.sentence,)), *config))
 
 
 def _rows(audit: Audit) -> Chapter:
@@ -133,7 +110,7 @@ def _matrix(audit: Audit) -> Chapter:
     for one in audit.attempts:
         rows.setdefault(attacker(one), {})[one.defence] = one
     lines = []
-    for name, by_defence in rows.items():
+    for name, by_defence in sorted(rows.items(), key=lambda row: _severity(row[1].get(audit.base))):
         entries = [_place(by_defence.get(defence), audit.limit) for defence in defences]
         lines.append((Entry(name), *entries))
     lead = (
@@ -151,6 +128,14 @@ def _matrix(audit: Audit) -> Chapter:
     return Chapter("matrix", "Every seat, attack and defence", lead, tuple(blocks))
 
 
+def _severity(attempt: Attempt | None) -> tuple[int, int]:
+    """Return where an attempt stands in the matrix: what leaked first, what was refused last."""
+    if attempt is None:
+        return 0, 0
+    return OUTCOMES.index(attempt.outcome), ORDER.index(attempt.state)
+
+
+OUTCOMES: tuple[Outcome, ...] = ("done", "out of time", "failed", "not run", "refused")
 MOST_DEFENCES = 6
 """So many columns of the matrix are beside each other; more go below."""
 

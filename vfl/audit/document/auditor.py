@@ -1,13 +1,13 @@
 """An audit in the words that auditors use: NIST AI 100-2, the EDPB's Opinion 28/2024, and the risks of WP 216."""
 
+from vfl.audit.findings import WHOLE
 from vfl.audit.judgement import who
-from vfl.audit.schema import Audit
+from vfl.audit.schema import Audit, Finding
 
 LEAD = (
     "The adversary's goals, knowledge and capability in the terms of NIST AI 100-2 E2025 (Adversarial Machine "
     "Learning: A Taxonomy and Terminology of Attacks and Mitigations), and the three risks by which data are judged "
-    "anonymous or not (WP29 Opinion 05/2014, taken up "
-    "by EDPB Opinion 28/2024)."
+    "anonymous or not (WP29 Opinion 05/2014, to which EDPB Opinion 28/2024 refers)."
 )
 NEGATIVE = (
     "Held says that the named attack, from the named seat, with its default options, on this data, this model and "
@@ -44,13 +44,20 @@ def terms(audit: Audit) -> tuple[tuple[str, str], ...]:
     return (
         ("class of system", "predictive AI, trained in a vertical or horizontal federation"),
         ("stage of learning", "training time: the adversary takes part in training, and reads what it is sent"),
-        ("adversary's goal", "privacy compromise: data reconstruction (features), and inference of labels"),
+        ("data modality", _modality(audit)),
+        (
+            "adversary's goal",
+            "a privacy attack: data reconstruction (features), and inference of labels. Not tried: membership "
+            "inference, property inference, model extraction",
+        ),
         ("means tried", f"{len(tried)} attacks that anybody can run: {', '.join(tried) or 'none'}"),
         (
             "means reasonably likely to be used",
-            "EDPB Opinion 28/2024 asks for the likelihood of extracting personal data by all means reasonably likely "
-            "to be used, by the controller or another person (Recital 26 GDPR). The means here are public code, one "
-            f"machine and the seat's own traffic; the whole audit took {audit.seconds:.0f} s. "
+            "EDPB Opinion 28/2024 takes an AI model for anonymous only where it is insignificantly likely that "
+            "personal data of those whose data trained it are extracted from it, or obtained by queries, by all means "
+            "reasonably likely to be used, by the controller or another person. This audit puts that question to what "
+            "parties are sent while they train; the finished model, and queries to it, were not tested. The means here "
+            f"are public code, one machine and the seat's own traffic; the whole audit took {audit.seconds:.0f} s. "
             + (
                 "By them personal data were extracted."
                 if worst
@@ -58,6 +65,17 @@ def terms(audit: Audit) -> tuple[tuple[str, str], ...]:
             ),
         ),
     )
+
+
+def _shows(risk: str, finding: Finding, whats: tuple[str, ...]) -> bool:
+    """Tell whether a finding is about a risk: where all values of a party are known, so are its people's records."""
+    return finding.what in whats or (risk == "singling out" and finding.what == "columns" and finding.leaked >= WHOLE)
+
+
+def _modality(audit: Audit) -> str:
+    kinds = {one.what for one in audit.findings}
+    named = [name for name, whats in (("images", {"images"}), ("tabular", {"columns", "rows"})) if kinds & whats]
+    return ", ".join(named) or "not known: no attack's result on features was scored"
 
 
 def risks(audit: Audit) -> list[tuple[str, str, str, str]]:
@@ -74,7 +92,7 @@ def risks(audit: Audit) -> list[tuple[str, str, str, str]]:
     }
     found = []
     for name, whats in kinds.items():
-        own = [one for one in audit.findings if one.what in whats and one.defence == audit.base]
+        own = [one for one in audit.findings if _shows(name, one, whats) and one.defence == audit.base]
         worst = max(own, key=lambda one: one.beyond, default=None)
         if worst is None:
             found.append((name, "not tested", "open", means[name]))

@@ -2,7 +2,8 @@
 
 from urllib.parse import quote
 
-from vfl.audit.document import LABELS, Facts, Grid, Words, chapters
+from vfl.audit.document import chapters
+from vfl.audit.document.parts import LABELS, Facts, Grid, Words
 from vfl.audit.schema import Audit
 from vfl.report.page import render
 

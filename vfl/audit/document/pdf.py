@@ -1,9 +1,11 @@
 """audit.pdf: the audit's document on paper, by fpdf2, with the letters of matplotlib's DejaVu fonts."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.audit.document import LABELS, Chapter, Entry, Facts, Grid, Words, chapters
+from vfl.audit.document import chapters
+from vfl.audit.document.parts import LABELS, Block, Chapter, Entry, Facts, Grid, Words
 from vfl.audit.schema import Audit
 from vfl.errors import UserError
 from vfl.files import write_atomically
@@ -62,22 +64,39 @@ class _Sheet:
             self._text("This audit is not complete: what was not tried, and why, is below.", 10, BANNERS["partly"])
 
     def _chapter(self, chapter: Chapter) -> None:
-        pdf = self._pdf
-        if pdf.will_page_break(40):
-            pdf.add_page()
-        pdf.ln(5)
-        pdf.start_section(chapter.title)
+        first, *others = chapter.blocks
+        if not self._has_room(chapter, _begin(first)):
+            self._pdf.add_page()
+        self._pdf.start_section(chapter.title)
+        self._heading(chapter)
+        self._block(first)
+        for block in others:
+            if not self._has_room(None, _begin(block)):
+                self._pdf.add_page()
+            self._block(block)
+
+    def _has_room(self, chapter: Chapter | None, begin: Block) -> bool:
+        """Tell whether a block's beginning, and a heading, fit on the page: no heading is left alone at its end."""
+        with self._pdf.offset_rendering() as tried:
+            if chapter is not None:
+                self._heading(chapter)
+            self._block(begin)
+        return not tried.page_break_triggered
+
+    def _heading(self, chapter: Chapter) -> None:
+        self._pdf.ln(5)
         self._text(chapter.title, 13, INK, bold=True)
         if chapter.lead:
             self._text(chapter.lead, 8.5, MUTED)
-        pdf.ln(1.5)
-        for block in chapter.blocks:
-            if isinstance(block, Words):
-                self._words(block)
-            elif isinstance(block, Facts):
-                self._facts(block)
-            else:
-                self._grid(block)
+        self._pdf.ln(1.5)
+
+    def _block(self, block: Block) -> None:
+        if isinstance(block, Words):
+            self._words(block)
+        elif isinstance(block, Facts):
+            self._facts(block)
+        else:
+            self._grid(block)
 
     def _words(self, words: Words) -> None:
         for line in words.lines:
@@ -127,6 +146,13 @@ class _Sheet:
         pdf.set_font("sans", "B" if bold else "", points)
         pdf.set_text_color(*colour)
         pdf.multi_cell(0, points * 0.5, text, align="L", new_x="LMARGIN", new_y="NEXT")
+
+
+def _begin(block: Block) -> Block:
+    """Return what of a block must not be torn from its heading."""
+    if isinstance(block, Words):
+        return replace(block, lines=block.lines[:1])
+    return replace(block, pairs=block.pairs[:1]) if isinstance(block, Facts) else replace(block, lines=block.lines[:2])
 
 
 def _new_pdf(audit: Audit) -> "FPDF":
