@@ -131,7 +131,7 @@ def _curves(figure: FigureConfig, plan: Plan, kept: Path) -> Figure | None:
             panels.setdefault(cell.values[figure.panels], []).append((cell.values[figure.rows], curve))
     if not panels:
         return None
-    drawn = Figure(figsize=(1.5 + 3.6 * len(panels), 3.2), dpi=110, layout="constrained")
+    drawn = Figure(figsize=(max(6.8, 1.5 + 3.6 * len(panels)), 3.2), dpi=110, layout="constrained")
     for axes, (title, lines) in zip(drawn.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
         for name in dict.fromkeys(name for name, _ in lines):
             several = [curve for other, curve in lines if other == name]
