@@ -214,7 +214,7 @@ def test_gradients_that_a_defence_alters_are_noticed_and_nothing_is_certified(tm
 
 
 def test_a_malicious_coordinator_acts_alone():
-    with pytest.raises(UserError, match="a malicious coordinator acts alone"):
+    with pytest.raises(UserError, match="a malicious party acts alone"):
         config_of(adversary=[{"coordinator": "malicious"}, "label_holder"])
     with pytest.raises(UserError, match="cannot be resumed"):
         config_of(federation={"checkpoint_every": 2})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from attacker.driver.conclude import Attacked, attacked, conclude
 from attacker.driver.remote import RemoteAttack
-from attacker.interface import Progress, Recovery
+from attacker.interface import Progress, Proposal, Recovery
 from vfl.config import RunConfig
 from vfl.errors import in_words
 from vfl.folder import clear_run, held, transcript_of
@@ -59,6 +59,10 @@ class CuriousParty:
             self._recorder.observe(observation)
         if self._attack is not None:
             self._attack.observe(observation)
+
+    def propose(self, number: int) -> Proposal | None:
+        """Ask the attack of a malicious party what to send in a round that it was shown."""
+        return None if self._attack is None else self._attack.propose(number)
 
     @property
     def attacks(self) -> bool:
