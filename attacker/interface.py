@@ -105,6 +105,7 @@ _OURS = (
     "rgap",
     "matching.rivals",
     "labels.clusters",
+    "labels.batch",
     "labels.scoring",
     "labels.completion",
     "outputs.attack",

@@ -178,7 +178,8 @@ class _Side:
 def flattened(answer: Tensor, rank: int) -> Tensor:
     """Return the nearest answers that span no more dimensions than given."""
     left, values, right = torch.linalg.svd(answer.double(), full_matrices=False)
-    return ((left[:, :rank] * values[:rank]) @ right[:rank]).float()
+    flat: Tensor = (left[:, :rank] * values[:rank]) @ right[:rank]
+    return flat.float()
 
 
 def _errors(found: Tensor, truth: Tensor) -> tuple[float, float]:
