@@ -52,7 +52,7 @@ class OneGradient:
         more = bool(self._inversion)
         while more and not search.complete:
             # What one round shows is known in all, and takes others out of their mixtures: again, as long as it helps
-            more = max([search.look(wave, progress) for wave in order])
+            more = max([search.look(wave, progress) for wave in order]) or search.join_rounds(progress)
         return self._recovery(search)
 
     def _recovery(self, search: Search) -> Recovery:

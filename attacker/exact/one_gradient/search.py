@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,16 +14,17 @@ from attacker.exact.one_gradient.kept import Kept
 from attacker.exact.one_gradient.names import Names, made_up, names_of
 from attacker.exact.one_gradient.people import SAME, People
 from attacker.exact.one_gradient.presence import Presence, namesakes, twins
+from attacker.exact.one_gradient.sightings import SeveralRounds, Sighting, Sightings, invert_several
 from attacker.exact.rays import Known
 from attacker.exact.step_three import Inverted, step_three
 from attacker.interface import Progress
 from attacker.inversion import InversionOptions
-from attacker.inversion.values import in_levels
+from attacker.inversion.values import on_levels
 from vfl.device import one_thread
 from vfl.maths.loss import is_known
 from vfl.models.whole import WholeModel, known_model
 from vfl.observation import Setting
-from vfl.seeds import generator
+from vfl.seeds import derive, generator
 
 ROOM = 1.2
 """By how much an h that is not zero must outnumber a slice's values to determine them."""
@@ -47,6 +49,7 @@ class Search:
     solved: dict[int, int] = field(default_factory=dict)
     """By round: how many dimensions its known samples had added to its spaces when it was last solved."""
     notes: dict[str, None] = field(default_factory=dict)
+    sightings: Sightings = field(default_factory=Sightings)
     _failed: dict[tuple[int, int], list[Tensor]] = field(default_factory=dict)
     """By round and worker: directions that no data explain."""
 
@@ -110,21 +113,62 @@ class Search:
     def _merge(self, groups: Sequence[Sequence[int]]) -> Tensor:
         self.people, place = self.people.merged([group for group in groups if self.people.may_be_one(group)])
         self.presence.merge(place)
+        self.sightings.follow(place)
         return place
 
     def _present(self, at: int, worker: int) -> Present:
         """Return who takes part in a round, with slices at a worker that are exact."""
         of_use = self.people.exact[:, worker] & (not self.choice.jointly)  # alone a slice would have another h
         who = ((self.presence.of[at] == 1) & of_use).nonzero()[:, 0]
-        exact = self._on_levels(self.people.x[worker][who])
+        exact = on_levels(self.people.x[worker][who], self.inversion)
         return Present(who, Known(self.people.representations(self._model(at), self.choice, worker, who), exact))
 
-    def _on_levels(self, x: Tensor) -> Tensor:
-        """Tell which slices have values that pixels can have, and no others: what is off by a little has not."""
-        rounded = in_levels(x, self.inversion.levels) if self.inversion else None
-        if rounded is None:
-            return torch.zeros(len(x), dtype=torch.bool)
-        return ((x - rounded).abs() < 1e-6).flatten(1).all(dim=1)
+    def join_rounds(self, progress: Progress) -> bool:
+        """Look for slices that no round alone determines in several of theirs; tell if any was found."""
+        if self.inversion is None or self.choice.jointly or len(self.kept.versions) == 1:
+            return False
+        before = self._count()
+        for worker, layer in enumerate(self.choice.layers):
+            open_ = ~self.people.sure[:, worker] & self.people.x[worker].flatten(1).isfinite().all(dim=1)
+            predict = partial(self._predicted, worker)
+            groups = list(self.sightings.groups(worker, open_, predict, self._may_be_one))
+            if not groups:
+                continue
+            seen = [[self.sightings.all[n] for n in group] for group in groups]
+            rounds = sorted({one.at for own in seen for one in own})
+            models = {at: self._model(at).bottoms[worker] for at in rounds}
+            goal = SeveralRounds(models, layer.name, [[(one.at, one.h) for one in own] for own in seen])
+            x, residual = invert_several(
+                goal, self.people.x[worker][torch.tensor([own[0].person for own in seen])],
+                seed=derive(self.setting.seed, "several rounds", worker), options=self.inversion,
+                progress=partial(progress, "several rounds"),
+            )  # fmt: skip
+            values = torch.tensor([sum(int((one.h > 0).sum()) for one in own) for own in seen])
+            determined = (values >= ROOM * x[0].numel()) | on_levels(x, self.inversion)
+            self._believe(worker, seen, x, torch.where(determined, residual, torch.inf))
+        return self._count() > before
+
+    def _believe(self, worker: int, seen: Sequence[Sequence[Sighting]], x: Tensor, residual: Tensor) -> None:
+        """Take slices that explain all of their sightings for one person's each."""
+        groups = []
+        for own, slice_, left in zip(seen, x, residual, strict=True):
+            if float(left) <= self.people.acceptable:
+                person = own[0].person
+                self.people.x[worker][person], self.people.residual[person, worker] = slice_, left
+                self.people.h[worker][person] = own[0].h
+                groups.append([one.person for one in own])
+        self._merge(groups)
+
+    def _predicted(self, worker: int, at: int, people: Tensor) -> Tensor:
+        return self.people.representations(self._model(at), self.choice, worker, people)
+
+    def _may_be_one(self, one: int, other: int) -> bool:
+        """Tell whether neither rounds nor labels nor slices speak against two people being the same."""
+        labels = self.people.labels[[one, other]]
+        if bool(is_known(labels).all()) and float(labels[0]) != float(labels[1]):
+            return False
+        against = self.presence.of[:, one].int() * self.presence.of[:, other].int() < 0
+        return not bool(against.any()) and self.people.may_be_one([one, other])
 
     def _promising(self, at: int, present: Sequence[Present]) -> bool:
         """Tell whether a round was not solved yet, or its known samples now take more out of its mixtures."""
@@ -166,8 +210,11 @@ class Search:
                 continue
             self.people = self.people.joined(found.take(torch.tensor([n])))
             self.presence.add(at, 1)
+            new_one = len(self.people) - 1
+            known = [worker for worker in new if bool(found.residual[n, worker] < NEAR)]
+            self.sightings.all += [Sighting(at, worker, new[worker], new_one) for worker in known]
             if person >= 0:
-                self._merge([[person, len(self.people) - 1]])
+                self._merge([[person, new_one]])
 
     def _fails(self, at: int, worker: int, h: Tensor) -> bool:
         """Tell whether it was tried before, and no data explain it."""
@@ -193,7 +240,7 @@ class Search:
         for worker, own in enumerate(x):
             own[residual[:, worker] >= NEAR] = torch.nan
             loose = (h[worker] > 0).sum(dim=1) < ROOM * own[0].numel()
-            loose &= ~self._on_levels(own) & (residual[:, worker] < UNSURE)
+            loose &= ~on_levels(own, self.inversion) & (residual[:, worker] < UNSURE)
             residual[loose, worker] = UNSURE
         return People(
             x=x,
