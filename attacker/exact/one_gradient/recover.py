@@ -29,15 +29,23 @@ class OneGradient:
     """Collects rounds, solves each by itself, inverts."""
 
     def __init__(
-        self, setting: Setting, choice: Choice, inversion: InversionOptions | None, *, trust_indices: bool
+        self,
+        setting: Setting,
+        choice: Choice,
+        inversion: InversionOptions | None,
+        *,
+        trust_indices: bool,
+        first_round: int = 1,
     ) -> None:
         self._setting, self._choice, self._inversion, self._trusts = setting, choice, inversion, trust_indices
+        self._first_round = first_round
         self._kept, self._evidence = Kept(setting, choice), Evidence(setting, choice.layers)
 
     def observe(self, observation: Observation) -> None:
         """Keep what is needed of a round."""
-        self._evidence.add(observation)
-        self._kept.add(observation)
+        if observation.round >= self._first_round:
+            self._evidence.add(observation)
+            self._kept.add(observation)
 
     def recover(self, progress: Progress) -> Recovery:
         """Solve rounds until every sample is found, then name them."""
