@@ -13,6 +13,7 @@ from attacker.exact.notes import ALTERED, NOT_RECOVERED, notes_on_certificates, 
 from attacker.exact.one_gradient.kept import Kept, Seen
 from attacker.exact.one_gradient.people import People
 from attacker.exact.one_gradient.search import Search
+from attacker.exact.one_gradient.several import join_rounds
 from attacker.exact.workers.labels import NOTE
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
@@ -60,7 +61,7 @@ class OneGradient:
         more = bool(self._inversion)
         while more and not search.complete:
             # What one round shows is known in all, and takes others out of their mixtures: again, as long as it helps
-            more = max([search.look(wave, progress) for wave in order]) or search.join_rounds(progress)
+            more = max([search.look(wave, progress) for wave in order]) or join_rounds(search, progress)
         return self._recovery(search)
 
     def _recovery(self, search: Search) -> Recovery:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from attacker.exact.one_gradient.kept import Kept
 from attacker.exact.one_gradient.names import Names, made_up, names_of
 from attacker.exact.one_gradient.people import SAME, People
 from attacker.exact.one_gradient.presence import Presence, namesakes, twins
-from attacker.exact.one_gradient.sightings import SeveralRounds, Sighting, Sightings, invert_several
+from attacker.exact.one_gradient.sightings import Sighting, Sightings
 from attacker.exact.rays import Known
 from attacker.exact.step_three import Inverted, step_three
 from attacker.interface import Progress
@@ -24,7 +23,7 @@ from vfl.device import one_thread
 from vfl.maths.loss import is_known
 from vfl.models.whole import WholeModel, known_model
 from vfl.observation import Setting
-from vfl.seeds import derive, generator
+from vfl.seeds import generator
 
 ROOM = 1.2
 """By how much an h that is not zero must outnumber a slice's values to determine them."""
@@ -68,21 +67,21 @@ class Search:
                 if self._promising(at, present):
                     seen = self.kept.rounds[at]
                     size = len(seen.batch) if self.trusts else None
-                    model = self._model(at)
+                    model = self.model(at)
                     batches.append(
                         (at, solve_batch(self.setting, self.choice, seen, model, size=size, present=present))
                     )
                 progress("one gradient each", done + 1, len(wave))
-        before = self._count()
+        before = self.count()
         for at, batch in batches:
             self.notes.update(dict.fromkeys(batch.notes))
             for row in batch.rows:
                 for person in row.people:
                     self.presence.of[at, person] = 1
         self._add([(at, row) for at, batch in batches for row in batch.rows], progress)
-        return self._count() > before
+        return self.count() > before
 
-    def _count(self) -> tuple[int, int]:
+    def count(self) -> tuple[int, int]:
         """Return what more of is progress."""
         return int(self.people.sure.sum()), int((self.presence.of != 0).sum())
 
@@ -92,7 +91,8 @@ class Search:
         done = len(self.people) >= self.setting.samples and bool(self.people.sure.all())
         return done and (not self.trusts or bool((self.presence.of != 0).all()))
 
-    def _model(self, at: int) -> WholeModel:
+    def model(self, at: int) -> WholeModel:
+        """Return the network of a round."""
         return known_model(self.setting, self.kept.versions[self.kept.rounds[at].version]).eval()
 
     def _identify(self, wave: Sequence[int]) -> None:
@@ -102,15 +102,16 @@ class Search:
         distinctive = self.people.distinctive()
         for at in wave:
             if bool((self.presence.of[at] == 0).any()):
-                self.presence.look(at, self.people, distinctive, self._model(at))
+                self.presence.look(at, self.people, distinctive, self.model(at))
         alike = self.people.alike()
         if not self.trusts:
-            self._merge(alike.triu(1).nonzero().tolist())
+            self.merge(alike.triu(1).nonzero().tolist())
             return
-        self._merge(twins(alike, self.presence.of))
-        self._merge(namesakes(self.presence.names()))
+        self.merge(twins(alike, self.presence.of))
+        self.merge(namesakes(self.presence.names()))
 
-    def _merge(self, groups: Sequence[Sequence[int]]) -> Tensor:
+    def merge(self, groups: Sequence[Sequence[int]]) -> Tensor:
+        """Make one of each group of people, unless their slices differ; return who each of the people is then."""
         self.people, place = self.people.merged([group for group in groups if self.people.may_be_one(group)])
         self.presence.merge(place)
         self.sightings.follow(place)
@@ -121,54 +122,7 @@ class Search:
         of_use = self.people.exact[:, worker] & (not self.choice.jointly)  # alone a slice would have another h
         who = ((self.presence.of[at] == 1) & of_use).nonzero()[:, 0]
         exact = on_levels(self.people.x[worker][who], self.inversion)
-        return Present(who, Known(self.people.representations(self._model(at), self.choice, worker, who), exact))
-
-    def join_rounds(self, progress: Progress) -> bool:
-        """Look for slices that no round alone determines in several of theirs; tell if any was found."""
-        if self.inversion is None or self.choice.jointly or len(self.kept.versions) == 1:
-            return False
-        before = self._count()
-        for worker, layer in enumerate(self.choice.layers):
-            open_ = ~self.people.sure[:, worker] & self.people.x[worker].flatten(1).isfinite().all(dim=1)
-            predict = partial(self._predicted, worker)
-            groups = list(self.sightings.groups(worker, open_, predict, self._may_be_one))
-            if not groups:
-                continue
-            seen = [[self.sightings.all[n] for n in group] for group in groups]
-            rounds = sorted({one.at for own in seen for one in own})
-            models = {at: self._model(at).bottoms[worker] for at in rounds}
-            goal = SeveralRounds(models, layer.name, [[(one.at, one.h) for one in own] for own in seen])
-            x, residual = invert_several(
-                goal, self.people.x[worker][torch.tensor([own[0].person for own in seen])],
-                seed=derive(self.setting.seed, "several rounds", worker), options=self.inversion,
-                progress=partial(progress, "several rounds"),
-            )  # fmt: skip
-            values = torch.tensor([sum(int((one.h > 0).sum()) for one in own) for own in seen])
-            determined = (values >= ROOM * x[0].numel()) | on_levels(x, self.inversion)
-            self._believe(worker, seen, x, torch.where(determined, residual, torch.inf))
-        return self._count() > before
-
-    def _believe(self, worker: int, seen: Sequence[Sequence[Sighting]], x: Tensor, residual: Tensor) -> None:
-        """Take slices that explain all of their sightings for one person's each."""
-        groups = []
-        for own, slice_, left in zip(seen, x, residual, strict=True):
-            if float(left) <= self.people.acceptable:
-                person = own[0].person
-                self.people.x[worker][person], self.people.residual[person, worker] = slice_, left
-                self.people.h[worker][person] = own[0].h
-                groups.append([one.person for one in own])
-        self._merge(groups)
-
-    def _predicted(self, worker: int, at: int, people: Tensor) -> Tensor:
-        return self.people.representations(self._model(at), self.choice, worker, people)
-
-    def _may_be_one(self, one: int, other: int) -> bool:
-        """Tell whether neither rounds nor labels nor slices speak against two people being the same."""
-        labels = self.people.labels[[one, other]]
-        if bool(is_known(labels).all()) and float(labels[0]) != float(labels[1]):
-            return False
-        against = self.presence.of[:, one].int() * self.presence.of[:, other].int() < 0
-        return not bool(against.any()) and self.people.may_be_one([one, other])
+        return Present(who, Known(self.people.representations(self.model(at), self.choice, worker, who), exact))
 
     def _promising(self, at: int, present: Sequence[Present]) -> bool:
         """Tell whether a round was not solved yet, or its known samples now take more out of its mixtures."""
@@ -186,7 +140,7 @@ class Search:
 
     def _add(self, rows: Sequence[tuple[int, Row]], progress: Progress) -> None:
         """Invert what is new in some rounds."""
-        place = self._merge([sorted(row.people) for _, row in rows if row.people])  # slices that agree are one's
+        place = self.merge([sorted(row.people) for _, row in rows if row.people])  # slices that agree are one's
         wanted: list[tuple[int, Row, dict[int, Tensor], int]] = []
         for at, row in rows:
             person = int(place[next(iter(row.people))]) if row.people else -1
@@ -214,7 +168,7 @@ class Search:
             known = [worker for worker in new if bool(found.residual[n, worker] < NEAR)]
             self.sightings.all += [Sighting(at, worker, new[worker], new_one) for worker in known]
             if person >= 0:
-                self._merge([[person, new_one]])
+                self.merge([[person, new_one]])
 
     def _fails(self, at: int, worker: int, h: Tensor) -> bool:
         """Tell whether it was tried before, and no data explain it."""
@@ -229,7 +183,7 @@ class Search:
             torch.stack([new.get(worker, nothing) for *_, new, _ in wanted]) for worker, nothing in enumerate(blank)
         )
         inverted = self._jointly(wanted, h, progress) if self.choice.jointly and self.inversion else step_three(
-            self.setting, self.choice, list(self._model(wanted[0][0]).bottoms), h, options=self.inversion,
+            self.setting, self.choice, list(self.model(wanted[0][0]).bottoms), h, options=self.inversion,
             cells=(), progress=progress, versions=[self.kept.versions[version] for version in versions],
             version_of=torch.tensor([versions.index(rounds[at].version) for at, *_ in wanted]),
         )  # fmt: skip
@@ -258,7 +212,7 @@ class Search:
         slices = [torch.full((len(wanted), *box.shape), torch.nan) for box in setting.boxes]
         residual = torch.full((len(wanted), setting.workers), torch.nan)
         for done, at in enumerate(rounds.unique().tolist()):
-            model, seen = self._model(at), self.kept.rounds[at]
+            model, seen = self.model(at), self.kept.rounds[at]
             for worker, (layer, box) in enumerate(zip(self.choice.layers, setting.boxes, strict=True)):
                 own = ((rounds == at) & h[worker].isfinite().all(dim=1)).nonzero()[:, 0]
                 draws = generator(setting.seed, f"step III of round {seen.number}", worker)
