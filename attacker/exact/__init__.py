@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from attacker.exact.all_rounds.attack import AllRounds
 from attacker.exact.attack import Either, ExactAttack
 from attacker.exact.choice import Choice, Wanted, choose
 from attacker.exact.one_gradient.recover import OneGradient, OrTogether
@@ -46,6 +47,8 @@ class Exact(AttackPlugin):
         inversion = self.inversion if self.step_three else None
         if inversion is not None:
             inversion.check_engine()
+        if choice.method == "all_rounds":
+            return AllRounds(setting, choice)
         if choice.method == "one_gradient":
             alone = OneGradient(
                 setting, choice, inversion, trust_indices=self._trusts(setting), first_round=self.first_round
