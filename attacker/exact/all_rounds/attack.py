@@ -5,7 +5,7 @@ import torch
 from attacker.certificate import Evidence
 from attacker.exact.all_rounds.guess import Guess
 from attacker.exact.all_rounds.settle import DONE, settle
-from attacker.exact.all_rounds.stack import stacked
+from attacker.exact.all_rounds.stacking import stacked
 from attacker.exact.choice import Choice
 from attacker.exact.notes import notes_on_certificates
 from attacker.exact.workers.labels import NOTE
@@ -45,7 +45,7 @@ class AllRounds:
         setting, layers = self._setting, self._choice.layers
         known = None if setting.labels is None else torch.tensor(setting.labels).long()
         with one_thread():
-            stack = stacked(self._rounds, layers, first_model(setting), setting.loss, setting.batch_size)
+            stack = stacked(self._rounds, layers, first_model(setting), loss=setting.loss, batch=setting.batch_size)
             draws = generator(setting.seed, "all rounds")
             guess = Guess(stack, setting.samples, setting.classes, labels=known, draws=draws)
             guess.run(progress)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from attacker.exact.all_rounds.stack import is_affine, second_of
+from attacker.exact.all_rounds.stacking import is_affine, second_of
 from attacker.refusal import Lack
 from vfl.models.layers import FullyConnected
 from vfl.models.whole import first_model

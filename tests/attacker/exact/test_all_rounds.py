@@ -6,7 +6,8 @@ import torch
 
 import vfl
 from attacker.exact.all_rounds.settle import DONE, settle
-from attacker.exact.all_rounds.stack import Stack, is_affine, second_of, stacked
+from attacker.exact.all_rounds.stack import Stack
+from attacker.exact.all_rounds.stacking import is_affine, second_of, stacked
 from attacker.interface import silent
 from vfl.errors import UserError
 from vfl.maths.loss import Loss
@@ -49,7 +50,7 @@ def stack_of(rounds: int, batch: int) -> tuple[Stack, list[torch.Tensor]]:
     model, loss = network(), Loss()
     seen, truth = played(model, rounds, batch, loss)
     layers = [fully_connected(own, (d,))[0] for own, d in zip(model.bottoms, COLUMNS, strict=True)]
-    return stacked(seen, layers, model, loss, batch), truth
+    return stacked(seen, layers, model, loss=loss, batch=batch), truth
 
 
 def chosen(y: torch.Tensor) -> torch.Tensor:
