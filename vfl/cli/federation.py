@@ -228,14 +228,19 @@ def work(
     insecure: shared.Insecure = False,
     out: AdversaryOut = None,
     referee: Referee = False,
+    ui: shared.Ui = False,
+    ui_listen: shared.UiListen = shared.UI_LISTEN,
 ) -> None:
     """Start one worker; it waits for its coordinator and takes part in one run."""
     config = load_config(file, changes)
     shared.check_worker(worker, config)
     seat = config.curious_seat(worker)
-    if seat is None and (out is not None or referee):
-        raise UserError(f"--out and --referee are for the attack of a curious worker, and worker {worker} is none")
+    if seat is None and (out is not None or referee or ui):
+        raise UserError(
+            f"--out, --referee and --ui are for the attack of a curious worker, and worker {worker} is none"
+        )
     shared.check_addresses({"--coordinator": coordinator, "--listen": listen, "--advertise": advertise})
+    shared.check_addresses({"--ui-listen": ui_listen})
     from vfl.net.tls import identity_for, worker_role
 
     identity = identity_for(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
@@ -243,6 +248,7 @@ def work(
     from vfl.folder.summary import Defence
     from vfl.folder.words import defence_lines
     from vfl.local.curious import curious_party
+    from vfl.referee.estimates import Estimates
     from worker.alignment import hold
     from worker.main import work as take_part
     from worker.session import WorkerOptions
@@ -261,7 +267,9 @@ def work(
         rejoin_timeout=patience,
     )
     folder = None if seat is None else shared.results_folder(out or Path("runs") / f"{file.stem}-{seat.slug}", file)
-    with curious_party(config, worker, folder, alone=True) as onlooker:
+    page = contextlib.nullcontext() if folder is None else _page(ui, ui_listen, folder, controls=False)
+    noted = Estimates(folder) if ui and folder is not None else contextlib.nullcontext()
+    with page, noted, curious_party(config, worker, folder, estimates=ui, alone=True) as onlooker:
         finished = take_part(config, hold(config, data, options, key_file=align_key, psi=psi), options, onlooker)
         print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
         for line in defence_lines([Defence.model_validate(finished.defence)]):
@@ -285,7 +293,9 @@ def _conclude_alone(onlooker: "CuriousParty", rounds: int, referee: bool) -> Non
     show(onlooker.out, quiet=False, as_json=False)
 
 
-def _page(ui: bool, listen: str, folder: Path) -> "contextlib.AbstractContextManager[Connection | None]":
+def _page(
+    ui: bool, listen: str, folder: Path, *, controls: bool = True
+) -> "contextlib.AbstractContextManager[Connection | None]":
     """Return the live page of a run, if one is asked for; inside, where the coordinator hears of it."""
     if not ui:
         return contextlib.nullcontext()
@@ -294,4 +304,4 @@ def _page(ui: bool, listen: str, folder: Path) -> "contextlib.AbstractContextMan
     check_installed()
     from vfl.ui.main import live_page
 
-    return live_page(folder, listen)
+    return live_page(folder, listen, controls=controls)
