@@ -37,7 +37,7 @@ function showRounds(run) {
   $("rounds").textContent = run.rounds ?? "?";
   $("rounds-bar").max = run.rounds ?? 1;
   $("rounds-bar").value = run.round;
-  for (const way of ["up", "down", "peer"]) $(`bytes-${way}`).textContent = size((run.result ?? run).bytes[way]);
+  for (const way of ["up", "down", "peer"]) $(`bytes-${way}`).textContent = size((run.result?.bytes.up ? run.result : run).bytes[way]);
   $("pace").textContent = pace(run);
 }
 
