@@ -1,6 +1,7 @@
 """One batch, taken apart: rounds that isolate its rows at every worker, then rounds that measure each of them again."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -159,7 +160,9 @@ class Batch:
         self._telling = telling, bias
         wanted = self._wanted()
         self._sights = [
-            sight_of(own.x, wanted[worker], self._times(worker), self._units(worker), random=self._random)
+            sight_of(
+                own.x, wanted[worker], _times(self._measured, worker, own), self._units(worker), random=self._random
+            )
             for worker, own in enumerate(self._groups)
         ]
         bottoms = [
@@ -179,13 +182,6 @@ class Batch:
             open_ones[samples.left_of(worker, own).counts > 0] = True
             wanted.append((open_ones & ~settled) | self._errors(worker).isnan())
         return wanted
-
-    def _times(self, worker: int) -> Tensor:
-        """Return how often each group was seen in a measurement."""
-        times = torch.zeros(len(self._groups[worker]), dtype=torch.int64)
-        for one in self._measured:
-            times += ~one.errors[worker].isnan()
-        return times
 
     def _measure(self, seen: list[Tensor]) -> None:
         telling, bias = self._telling
@@ -223,19 +219,10 @@ class Batch:
         """Put the samples together as far as they were told of."""
         so_far = len(self._measured), len(self._tellers)
         if so_far not in self._together:
-            self._together = {so_far: put_together(self._groups, self._before, self._told_by(self._teller))}
+            self._together = {
+                so_far: put_together(self._groups, self._before, _told_by(self._teller, self._measured, self._groups))
+            }
         return self._together[so_far]
-
-    def _told_by(self, teller: int) -> Told:
-        """Return what a worker has told so far."""
-        told, groups = [one for one in self._measured if one.teller == teller], self._groups
-        shares, slack = (torch.zeros(len(groups[teller]), len(told), dtype=torch.float64) for _ in range(2))
-        sums = [torch.zeros(len(own), len(told), dtype=torch.float64) for own in groups]
-        for place, one in enumerate(told):
-            shares[:, place], slack[:, place] = one.shares, one.slack
-            for worker, own in enumerate(groups):
-                sums[worker][:, place] = one.sums[worker] + own.ones
-        return Told(teller, shares, slack, tuple(sums))
 
     def _errors(self, worker: int) -> Tensor:
         """Return how far a group's row is from the measurements that agree with it; NaN where none does."""
@@ -244,6 +231,26 @@ class Batch:
         for one in self._measured:
             error = torch.fmax(error, one.errors[worker])
         return torch.where(error.isnan(), error, torch.maximum(error, own.error))
+
+
+def _times(measured: Sequence[Measured], worker: int, own: Groups) -> Tensor:
+    """Return how often each of a worker's groups was seen in a measurement."""
+    times = torch.zeros(len(own), dtype=torch.int64)
+    for one in measured:
+        times += ~one.errors[worker].isnan()
+    return times
+
+
+def _told_by(teller: int, measured: Sequence[Measured], groups: Sequence[Groups]) -> Told:
+    """Return what a worker has told so far."""
+    told = [one for one in measured if one.teller == teller]
+    shares, slack = (torch.zeros(len(groups[teller]), len(told), dtype=torch.float64) for _ in range(2))
+    sums = [torch.zeros(len(own), len(told), dtype=torch.float64) for own in groups]
+    for place, one in enumerate(told):
+        shares[:, place], slack[:, place] = one.shares, one.slack
+        for worker, own in enumerate(groups):
+            sums[worker][:, place] = one.sums[worker] + own.ones
+    return Told(teller, shares, slack, tuple(sums))
 
 
 def _shares(groups: Groups, telling: Telling | None, bias: float) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ def choices_that_fit(values: Tensor, slack: Tensor, wanted: Tensor, *, count: in
     small, large = (_choices(len(values), size) for size in (few, count - few))
     close = slack.square()
     reaches = (count * close.amax(dim=0) + extra).sqrt()
-    sharp = int((reaches / values.std(dim=0, correction=0).clamp(min=1e-12)).argmin())  # the measurement that parts most
+    sharp = int((reaches / values.std(dim=0, correction=0).clamp(min=1e-12)).argmin())  # it parts most
     first, order = values[:, sharp][large].sum(dim=1).sort()
     rest, reach = wanted[sharp] - values[:, sharp][small].sum(dim=1), reaches[sharp]
     low = torch.searchsorted(first, rest - reach)
