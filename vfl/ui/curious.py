@@ -12,6 +12,11 @@ SEES = {
     "label_holder": "every worker's outputs",
     "worker": "the answers to its own outputs",
 }
+CHEATS = {
+    "coordinator": "orders what its attack proposes",
+    "label_holder": "answers what its attack proposes",
+    "worker": "uploads what its attack proposes",
+}
 _ADVERSARY: TypeAdapter[Any] = TypeAdapter(Adversary)
 
 
@@ -34,5 +39,5 @@ def _is_worker(seat: Seat) -> bool:
 
 def _sentence(seat: Seat) -> str:
     name = str(seat)
-    does = f"orders what its attack proposes, and sees {SEES[seat.kind]}" if seat.malicious else None
-    return f"{name[:1].upper()}{name[1:]} {does or f'is curious: it sees {SEES[seat.kind]}'}"
+    does = f"{CHEATS[seat.kind]}, and" if seat.malicious else "is curious: it"
+    return f"{name[:1].upper()}{name[1:]} {does} sees {SEES[seat.kind]}"
