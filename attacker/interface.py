@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from torch import Tensor
 
 from attacker.refusal import Lack, RefusalError
-from vfl.observation import ModelTensors, Observation, Setting
+from vfl.observation import ModelTensors, Observation, Setting, Tensors
 from vfl.observation.setting import UNKNOWN
 from vfl.optimisers.training import LossName
 from vfl.recovery import Recovery
@@ -42,20 +42,27 @@ class Attack(Protocol):
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a malicious coordinator is to order in one round; None: as the protocol has it."""
+    """What a malicious party is to order or send in one round; None: as the protocol has it."""
 
     indices: Tensor | None = None
-    """The samples of the batch."""
+    """A coordinator's: the samples of the batch."""
     parameters: ModelTensors | None = None
-    """All parties' parameters, for this round alone: the model is not moved by its gradients."""
+    """A coordinator's: all parties' parameters, for this round alone; the model is not moved by its gradients."""
+    answers: tuple[Tensor, ...] | None = None
+    """A label holder's: what it answers to each worker's output; its own takes no part."""
+    upload: Tensors | None = None
+    """A worker's: what it uploads as its bottom model's gradients."""
 
 
 @runtime_checkable
 class ActiveAttack(Protocol):
-    """An attack that tells a malicious coordinator what to order; what it sees is observations alone, as ever."""
+    """An attack that tells a malicious party what to order or send; what it sees is observations alone, as ever."""
 
     def propose(self, number: int, /) -> Proposal | None:
-        """Return what to order in a round, after all rounds before it were observed; None where nothing is wanted."""
+        """Return what to do in a round, None for nothing.
+
+        A coordinator asks when all rounds before it were observed; a worker and the label holder when it was itself.
+        """
 
 
 @runtime_checkable
@@ -75,7 +82,7 @@ class AttackPlugin(Plugin):
     seats: ClassVar[tuple[frozenset[SeatKind], ...]] = (frozenset({"coordinator"}),)
     """From where it can be played: each of these is enough. One of several seats is shown what all of them see."""
     active: ClassVar[bool] = False
-    """Whether it is an `ActiveAttack`, for a malicious coordinator."""
+    """Whether it is an `ActiveAttack`, for a malicious party."""
     needs_known: ClassVar[frozenset[str]] = frozenset(UNKNOWN)
     """What it cannot do without where the server of a recorded run does not know all of it."""
 
@@ -98,12 +105,16 @@ _OURS = (
     "rgap",
     "matching.rivals",
     "labels.clusters",
+    "labels.batch",
     "labels.scoring",
     "labels.completion",
     "outputs.attack",
     "active.isolate",
     "active.single_out",
+    "active.fsha",
+    "active.completion",
     "outputs.inverse",
+    "outputs.sdar",
     "outputs.grn",
 )
 EVERY_LOSS: frozenset[LossName] = frozenset({"cross_entropy", "binary", "squared"})

@@ -5,12 +5,17 @@ from dataclasses import dataclass, replace
 
 from attacker.refusal import Lack, RefusalError
 from vfl.observation import AnyObservation, CoalitionObservation, Setting
-from vfl.seats import Seat, SeatKind, names_of_seats
+from vfl.seats import Seat, SeatKind, adversary_of, names_of_seats
 
 _SEATS: dict[SeatKind, str] = {
     "coordinator": "the coordinator's seat",
     "label_holder": "the label holder's seat",
     "worker": "a worker's seat",
+}
+_ORDERS: dict[SeatKind, str] = {
+    "coordinator": "a coordinator that orders what it proposes (adversary: {coordinator: malicious})",
+    "label_holder": "a label holder that answers what it proposes (adversary: {label_holder: malicious})",
+    "worker": "a worker that uploads what it proposes (adversary: {worker: 1, malicious: true})",
 }
 
 
@@ -52,10 +57,10 @@ def _check_will(attack: str, seats: Sequence[Seat], *, active: bool) -> None:
     """Refuse an active attack of an adversary that follows the protocol, and the others of one that does not."""
     is_malicious = any(seat.malicious for seat in seats)
     if active and not is_malicious:
-        orders = "a coordinator that orders what it proposes (adversary: {coordinator: malicious})"
         raise RefusalError(
-            attack, Lack(orders, f"the adversary is {names_of_seats(seats)}, which follows the protocol")
+            attack,
+            Lack(_ORDERS[seats[0].kind], f"the adversary is {names_of_seats(seats)}, which follows the protocol"),
         )
     if is_malicious and not active and attack != "none":
-        looks = "no more than to look on (adversary: coordinator)"
+        looks = f"no more than to look on (adversary: {adversary_of([replace(seats[0], malicious=False)])})"
         raise RefusalError(attack, Lack(looks, f"the adversary is {names_of_seats(seats)}"))

@@ -124,7 +124,7 @@ class CheckedAttack:
 
     @property
     def propose(self) -> "Callable[[int], Proposal | None] | None":
-        """What a malicious coordinator asks the attack before each round, if it is an active one."""
+        """What a malicious party asks the attack in each round, if it is an active one."""
         return self._propose if isinstance(self.attack, ActiveAttack) else None
 
     def _propose(self, number: int) -> "Proposal | None":

@@ -151,6 +151,12 @@ CODES: dict[str, Code] = {
         "`cafe audit --help` has the forms; docs/audit.md explains them.",
         ("vfl.audit",),
     ),
+    "E83": Code(
+        "a condition of an audit's --fail-if is met",
+        "The audit came to its end, and what it found is more than --fail-if allows, or nothing showed that it is less. "
+        "Its results are written.",
+        "Read audit.html: it names who learns what, and which defence stops it. docs/audit.md, “In a build pipeline”.",
+    ),
     "E90": Code(
         "an error of ours, or of the disk",
         "Something happened that no sentence was written for: a file could not be read or written, or there is a bug.",

@@ -1,10 +1,10 @@
-"""Who is curious: the coordinator, which may also be malicious, the label holder, a worker, or several together."""
+"""Who is curious: the coordinator, the label holder, a worker, or several together; one alone may be malicious."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_serializer
 
 from vfl.registry import Section
 from vfl.topology import Topology
@@ -28,17 +28,22 @@ class Seat:
         return f"worker-{self.worker}" if self.kind == "worker" else self.kind
 
     def __str__(self) -> str:
-        named = f"worker {self.worker}" if self.kind == "worker" else f"the {self.kind.replace('_', ' ')}"
-        return f"the malicious {self.kind}" if self.malicious else named
+        will = "malicious " if self.malicious else ""
+        return f"{will}worker {self.worker}" if self.kind == "worker" else f"the {will}{self.kind.replace('_', ' ')}"
 
 
 COORDINATOR = Seat("coordinator")
 
 
 class WorkerSeat(Section):
-    """A worker as the config names it: `{worker: 2}`."""
+    """A worker as the config names it: `{worker: 2}`; one that uploads what its attack proposes has `malicious` too."""
 
     worker: int = Field(ge=0)
+    malicious: bool = False
+
+    @model_serializer
+    def _named(self) -> dict[str, Any]:
+        return {"worker": self.worker} | ({"malicious": True} if self.malicious else {})
 
 
 class MaliciousSeat(Section):
@@ -47,9 +52,19 @@ class MaliciousSeat(Section):
     coordinator: Literal["malicious"]
 
 
+class MaliciousHolder(Section):
+    """A label holder that answers what its attack proposes, as the config names it: `{label_holder: malicious}`."""
+
+    label_holder: Literal["malicious"]
+
+
+_FORMS: dict[str, type[Section]] = {"coordinator": MaliciousSeat, "label_holder": MaliciousHolder}
+
+
 def _seat_form(value: Any) -> str:
-    if isinstance(value, MaliciousSeat) or (isinstance(value, dict) and "coordinator" in value):
-        return "(malicious)"
+    for named, form in _FORMS.items():
+        if isinstance(value, form) or (isinstance(value, dict) and named in value):
+            return f"(malicious {named})"
     return "(a worker)" if isinstance(value, dict | WorkerSeat) else "(a name)"
 
 
@@ -60,7 +75,8 @@ def _adversary_form(value: Any) -> str:
 OneSeat = Annotated[
     Annotated[Literal["coordinator", "label_holder"], Tag("(a name)")]
     | Annotated[WorkerSeat, Tag("(a worker)")]
-    | Annotated[MaliciousSeat, Tag("(malicious)")],
+    | Annotated[MaliciousSeat, Tag("(malicious coordinator)")]
+    | Annotated[MaliciousHolder, Tag("(malicious label_holder)")],
     Discriminator(_seat_form),
 ]
 Adversary = Annotated[
@@ -68,7 +84,7 @@ Adversary = Annotated[
     Discriminator(_adversary_form),
 ]
 """Who is curious, as config and summary say it: `coordinator`, `label_holder`, `{worker: 2}`, a list of these;
-`{coordinator: malicious}`."""
+`{coordinator: malicious}`, `{label_holder: malicious}`, `{worker: 2, malicious: true}`."""
 
 
 def seats_of(adversary: Any, topology: Topology) -> tuple[Seat, ...]:
@@ -79,7 +95,7 @@ def seats_of(adversary: Any, topology: Topology) -> tuple[Seat, ...]:
     if twice is not None:
         raise ValueError(f"adversary names {twice} twice")
     if any(seat.malicious for seat in seats) and (len(seats) > 1 or topology.is_horizontal):
-        raise ValueError("adversary: a malicious coordinator acts alone, in a vertical federation")
+        raise ValueError("adversary: a malicious party acts alone, in a vertical federation")
     if topology.is_horizontal and seats != (COORDINATOR,):
         raise ValueError(
             "adversary: the workers of a horizontal federation exchange nothing with each other; the coordinator is "
@@ -93,28 +109,30 @@ def _seat(one: Any, topology: Topology) -> Seat:
         return COORDINATOR
     if isinstance(one, MaliciousSeat):
         return Seat("coordinator", malicious=True)
-    if one == "label_holder":
+    if one == "label_holder" or isinstance(one, MaliciousHolder):
         if topology.labels_at_coordinator:
             raise ValueError(
                 "adversary: here the coordinator holds the labels itself (federation.label_holder); name the "
                 "coordinator or a worker"
             )
-        return Seat("label_holder", topology.label_holder)
+        return Seat("label_holder", topology.label_holder, isinstance(one, MaliciousHolder))
     worker = int(one.worker)
     if worker >= topology.workers:
         raise ValueError(f"adversary names worker {worker}, but the workers are 0 to {topology.workers - 1}")
     if worker == topology.label_holder and not topology.is_horizontal:
         raise ValueError(f"adversary names worker {worker}, which is the label holder; say label_holder")
-    return Seat("worker", worker)
+    return Seat("worker", worker, one.malicious)
 
 
 def adversary_of(seats: Sequence[Seat]) -> Any:
     """Return seats as a config has them."""
-    named = [{"worker": seat.worker} if seat.kind == "worker" else _named(seat) for seat in seats]
+    named = [_named(seat) for seat in seats]
     return named[0] if len(named) == 1 else named
 
 
 def _named(seat: Seat) -> Any:
+    if seat.kind == "worker":
+        return {"worker": seat.worker} | ({"malicious": True} if seat.malicious else {})
     return {seat.kind: "malicious"} if seat.malicious else seat.kind
 
 

@@ -211,6 +211,7 @@ class Session:
         if self._config.topology.holds_labels(self._worker):
             self._trainer.meet_peers(start)
         else:
+            self._trainer.answers.begin(start.output_widths, start.classes)
             self._trainer.meet_label_holder(self._reach_label_holder(start))
 
     def _reach_label_holder(self, start: Start) -> Peer:

@@ -13,6 +13,18 @@ from vfl.seats import Seat
 from worker.party import Learned
 
 
+class Proposed(Protocol):
+    """What an onlooker wants a malicious party to send."""
+
+    @property
+    def answers(self) -> tuple[Tensor, ...] | None:
+        """What a label holder answers to each worker."""
+
+    @property
+    def upload(self) -> Tensors | None:
+        """What a worker uploads as its bottom model's gradients."""
+
+
 class Onlooker(Protocol):
     """Who looks on at a curious party: it records the rounds, or lets an attack follow them."""
 
@@ -22,6 +34,9 @@ class Onlooker(Protocol):
     def observe(self, observation: WorkerObservation | LabelHolderObservation) -> None:
         """Take in one round."""
 
+    def propose(self, number: int) -> Proposed | None:
+        """Return what a malicious party is to send in a round that it was shown, None for what the protocol says."""
+
 
 class Tap:
     """Shows each round once, also if it is played again because a worker was lost."""
@@ -30,6 +45,7 @@ class Tap:
         self._config, self._data, self._seat, self._onlooker = config, data, seat, onlooker
         self._begun = False
         self._shown = 0
+        self._proposed: tuple[int, Proposed | None] = (0, None)
         self._widths = 0
         self._version, self._bottom, self._top = 0, dict[str, Tensor](), dict[str, Tensor]()
 
@@ -80,6 +96,12 @@ class Tap:
                 top_gradients={name: one.detach().cpu() for name, one in learned.top_gradients.items()},
             )
             self._onlooker.observe(observation)
+
+    def proposed(self, number: int) -> Proposed | None:
+        """Return what a malicious party is to send in this round, the same if it is played again."""
+        if self._seat.malicious and self._proposed[0] != number:
+            self._proposed = (number, self._onlooker.propose(number))
+        return self._proposed[1]
 
     def _is_new(self, number: int) -> bool:
         new, self._shown = number > self._shown, max(number, self._shown)

@@ -15,6 +15,7 @@ from vfl.maths.loss import loss_of
 from vfl.models import build_bottom, build_top
 from vfl.observation import BOTTOM, TOP, Tensors, with_prefix, without_prefix
 from vfl.seeds import seeded
+from worker.answers import AnswerChecks
 from worker.defences import Plan, WithheldError
 from worker.defences.places import Defences
 from worker.exchange import Peer
@@ -46,6 +47,7 @@ class Trainer:
         self._y = data.y
         """What is learned as the labels."""
         self._peer: Peer | None = None
+        self.answers = AnswerChecks(config)
         seat = config.curious_seat(plan.worker)
         self.tap = None if seat is None or onlooker is None else Tap(config, data, seat, onlooker)
 
@@ -115,6 +117,9 @@ class Trainer:
         if self.tap is not None:
             self.tap.learned(number, rows, outputs, learned)
         answers = self.defence.answered(learned.output_gradients, number, rows, labels=self._y)
+        proposed = None if self.tap is None else self.tap.proposed(number)
+        if proposed is not None and proposed.answers is not None:
+            answers = proposed.answers
         return replace(learned, output_gradients=answers)
 
     def upload(
@@ -123,8 +128,10 @@ class Trainer:
         """Return what is uploaded, given the loss's gradient of this worker's output; the label holder has more."""
         if gradient is None or gradient.shape != output.shape:
             raise RunFailedError(f"the label holder's answer for round {number} does not fit this worker's output")
-        if self.tap is not None and learned is None:
-            self.tap.swapped(number, rows, output, gradient)
+        if learned is None:
+            self.answers.check(number, gradient)
+            if self.tap is not None:
+                self.tap.swapped(number, rows, output, gradient)
         loss, top_gradients = (learned.loss, learned.top_gradients) if learned else (None, {})
         drawing = seeded(self._config.seed, f"local steps of worker {self._worker}", number)
         with drawing if self._config.training.local_steps > 1 else nullcontext():
@@ -135,6 +142,9 @@ class Trainer:
             defended = self.defence.apply(gradients, number, rows=rows, x=x, model=model)
         except WithheldError as withheld:
             return Upload({}, loss, str(withheld))
+        proposed = None if self.tap is None or learned else self.tap.proposed(number)
+        if proposed is not None and proposed.upload is not None:
+            defended = with_prefix(BOTTOM, proposed.upload)
         return Upload(defended, loss)
 
     def evaluate(self, number: int, indices: Tensor) -> Counted | None:

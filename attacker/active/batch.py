@@ -1,14 +1,15 @@
 """One batch, taken apart: rounds that isolate its rows at every worker, then rounds that measure each of them again."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attacker.active.line import SHARE, Groups, Line
-from attacker.active.link import Slots, crossed, linked
 from attacker.active.network import GAIN, Counting, Head, Network, Telling
+from attacker.active.samples import Samples, Told, nobody, put_together
 from attacker.active.sight import Sight, drawn_direction, sight_of
 from vfl.observation import ModelTensors, Observation
 
@@ -22,13 +23,16 @@ AGREES = 3e-3
 KNOWN, SLACK = 5e-5, 5e-5
 """How well a row is known along a direction, relative to its size; what float32 leaves of a share."""
 STUCK = 2
-"""After so many measurements that settled nothing the batch is left as it is."""
+"""After so many measurements that settled nothing another worker tells, or the batch is left as it is."""
+TELLERS = 3
+"""So many workers tell, one after the other, as long as samples are left."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """What a round showed of every worker's groups."""
 
+    teller: int
     shares: Tensor
     """The share of the one class that each group of the telling worker makes."""
     slack: Tensor
@@ -61,11 +65,15 @@ class Batch:
         self._thresholds: list[Tensor] = []
         self._groups: list[Groups] = []
         """By worker; empty while rows are being isolated."""
-        self._told: tuple[Telling | None, float] = (None, 0.0)
+        self._tellers: list[int] = []
+        """The workers that have told, in turn; the last one tells now."""
+        self._telling: tuple[Telling | None, float] = (None, 0.0)
         self._sights: list[Sight] = []
         self._measured: list[Measured] = []
         self._left: list[int] = []
-        """After each measurement, how many groups were to be measured once more."""
+        """After each measurement since that worker tells, how many groups were to be measured once more."""
+        self._before, self._together = nobody(len(network.bottoms)), dict[tuple[int, int], Samples]()
+        """The samples as of the workers that told before; by how much was measured and told, as of now."""
         self._proposed: ModelTensors | None = None
 
     def propose(self) -> ModelTensors:
@@ -92,20 +100,17 @@ class Batch:
         """Return the batch taken apart as far as it is; None before every worker's rows are isolated."""
         if not self._groups:
             return None
-        groups, samples = self._groups, len(self.indices)
-        slots = self._slots()
-        links: list[Tensor] = []
-        rows, errors = [], torch.full((samples, len(groups)), torch.nan, dtype=torch.float64)
-        for worker, own in enumerate(groups):
-            of, error = self._links(slots, worker), self._errors(worker)
+        found, rows = self._samples(), []
+        errors = torch.full(found.groups.shape, torch.nan, dtype=torch.float64)
+        for worker, own in enumerate(self._groups):
+            of, error = found.groups[:, worker], self._errors(worker)
             known = of >= 0
-            row = torch.full((samples, own.x.shape[1]), torch.nan, dtype=torch.float64)
+            row = torch.full((len(of), own.x.shape[1]), torch.nan, dtype=torch.float64)
             row[known] = own.x[of[known]]
             errors[known, worker] = error[of[known]]
             rows.append(row)
-            links.append(of)
-        errors[crossed(slots, torch.stack(links, dim=1))] = torch.nan
-        return Apart(rows, errors, slots.one)
+        errors[~found.sure & (found.groups >= 0).all(dim=1)] = torch.nan  # rows that may be of several samples
+        return Apart(rows, errors, found.one)
 
     def _isolating(self) -> ModelTensors:
         pairs = list(zip(self._network.bottoms, self._lines, strict=True))
@@ -124,11 +129,20 @@ class Batch:
             self.done = True
         elif all(line.divided for line in self._lines):
             self._groups = [line.groups().merged() for line in self._lines]
+            self._tellers = [max(range(len(self._groups)), key=lambda worker: len(self._groups[worker]))]
 
     @property
     def _teller(self) -> int:
-        """The worker that tells: one whose rows are all different, or as many as possible."""
-        return max(range(len(self._groups)), key=lambda worker: len(self._groups[worker]))
+        return self._tellers[-1]
+
+    def _next_teller(self) -> int | None:
+        """Return who tells next: of those that have not, the one with the most different rows left, if any are."""
+        samples = self._samples()
+        left = [int(samples.left_of(worker, own).counts.gt(0).sum()) for worker, own in enumerate(self._groups)]
+        able = [worker for worker in range(len(left)) if worker not in self._tellers]
+        if not able or len(self._tellers) == min(TELLERS, max(1, len(left) - 1)) or max(left) == 0:
+            return None
+        return max(able, key=lambda worker: left[worker])
 
     def _units(self, worker: int) -> int:
         """Return how many units of a worker are left to count with."""
@@ -139,12 +153,16 @@ class Batch:
         """Choose what is told, and which groups are measured along which directions."""
         telling, bias = None, _logit(SHARE)
         if len(self._groups) > 1:
-            rows = self._groups[self._teller].x
+            own = self._groups[self._teller]
+            left = self._samples().left_of(self._teller, own).counts > 0
+            rows = own.x[left] if bool(left.any()) else own.x
             telling, bias = _spread(rows, drawn_direction(rows.shape[1], self._random)), -TOLD
-        self._told = telling, bias
+        self._telling = telling, bias
         wanted = self._wanted()
         self._sights = [
-            sight_of(own.x, wanted[worker], self._times(worker), self._units(worker), random=self._random)
+            sight_of(
+                own.x, wanted[worker], _times(self._measured, worker, own), self._units(worker), random=self._random
+            )
             for worker, own in enumerate(self._groups)
         ]
         bottoms = [
@@ -155,23 +173,18 @@ class Batch:
 
     def _wanted(self) -> list[Tensor]:
         """Return by worker which groups are to be measured once more: not seen yet, or of which it is open whose."""
-        slots, wanted = self._slots(), []
+        samples, wanted = self._samples(), []
         for worker, own in enumerate(self._groups):
-            of = self._links(slots, worker)
+            of = samples.groups[:, worker]
+            open_ones = torch.zeros(len(own), dtype=torch.bool)
             settled = torch.zeros(len(own), dtype=torch.bool)
             settled[of[of >= 0]] = True
-            wanted.append(~settled | self._errors(worker).isnan())
+            open_ones[samples.left_of(worker, own).counts > 0] = True
+            wanted.append((open_ones & ~settled) | self._errors(worker).isnan())
         return wanted
 
-    def _times(self, worker: int) -> Tensor:
-        """Return how often each group was seen in a measurement."""
-        times = torch.zeros(len(self._groups[worker]), dtype=torch.int64)
-        for one in self._measured:
-            times += ~one.errors[worker].isnan()
-        return times
-
     def _measure(self, seen: list[Tensor]) -> None:
-        telling, bias = self._told
+        telling, bias = self._telling
         sums, errors = [], []
         for worker, (own, sight) in enumerate(zip(self._groups, self._sights, strict=True)):
             beyond = seen[worker][self._network.bottoms[worker].units - self._units(worker) :]
@@ -184,28 +197,32 @@ class Batch:
             sums.append(total)
             errors.append(error)
         shares, slack = _shares(self._groups[self._teller], telling, bias)
-        self._measured.append(Measured(shares, slack, sums, errors))
-        each = (-(-len(own) // max(1, self._units(worker) // 2)) for worker, own in enumerate(self._groups))
-        self._left.append(sum(int(one.sum()) for one in self._wanted()))
+        self._measured.append(Measured(self._teller, shares, slack, sums, errors))
+        wanted = [int(one.sum()) for one in self._wanted()]
+        self._left.append(sum(wanted))
         stuck = len(self._left) > STUCK and 2 * self._left[-1] <= self._units(self._teller)
         stuck = stuck and self._left[-1] == self._left[-1 - STUCK]
-        self.done = stuck or self._left[-1] == 0 or len(self._measured) >= self._measurements * max(each)
+        each = max(-(-len(own) // max(1, self._units(worker) // 2)) for worker, own in enumerate(self._groups))
+        if stuck or self._left[-1] == 0 or len(self._left) >= self._measurements * each:
+            self._go_on()
 
-    def _slots(self) -> Slots:
-        teller = self._groups[self._teller]
-        if not self._measured:
-            return Slots.of(teller, torch.zeros(len(teller), 0), torch.zeros(len(teller), 0))
-        shares = torch.stack([one.shares for one in self._measured], dim=1)
-        return Slots.of(teller, shares, torch.stack([one.slack for one in self._measured], dim=1))
+    def _go_on(self) -> None:
+        """Let another worker tell, if samples are left that it may part; else the batch is done."""
+        teller = self._next_teller()
+        if teller is None or bool(self._samples().sure.all()):
+            self.done = True
+        else:
+            self._before, self._left = self._samples(), []
+            self._tellers.append(teller)
 
-    def _links(self, slots: Slots, worker: int) -> Tensor:
-        """Return the group of each sample at a worker, -1 where that is not certain."""
-        if worker == self._teller:
-            return slots.group
-        own = self._groups[worker]
-        if not self._measured:
-            return torch.full_like(slots.group, -1)
-        return linked(slots, own, torch.stack([one.sums[worker] + own.ones for one in self._measured], dim=1))
+    def _samples(self) -> Samples:
+        """Put the samples together as far as they were told of."""
+        so_far = len(self._measured), len(self._tellers)
+        if so_far not in self._together:
+            self._together = {
+                so_far: put_together(self._groups, self._before, _told_by(self._teller, self._measured, self._groups))
+            }
+        return self._together[so_far]
 
     def _errors(self, worker: int) -> Tensor:
         """Return how far a group's row is from the measurements that agree with it; NaN where none does."""
@@ -214,6 +231,26 @@ class Batch:
         for one in self._measured:
             error = torch.fmax(error, one.errors[worker])
         return torch.where(error.isnan(), error, torch.maximum(error, own.error))
+
+
+def _times(measured: Sequence[Measured], worker: int, own: Groups) -> Tensor:
+    """Return how often each of a worker's groups was seen in a measurement."""
+    times = torch.zeros(len(own), dtype=torch.int64)
+    for one in measured:
+        times += ~one.errors[worker].isnan()
+    return times
+
+
+def _told_by(teller: int, measured: Sequence[Measured], groups: Sequence[Groups]) -> Told:
+    """Return what a worker has told so far."""
+    told = [one for one in measured if one.teller == teller]
+    shares, slack = (torch.zeros(len(groups[teller]), len(told), dtype=torch.float64) for _ in range(2))
+    sums = [torch.zeros(len(own), len(told), dtype=torch.float64) for own in groups]
+    for place, one in enumerate(told):
+        shares[:, place], slack[:, place] = one.shares, one.slack
+        for worker, own in enumerate(groups):
+            sums[worker][:, place] = one.sums[worker] + own.ones
+    return Told(teller, shares, slack, tuple(sums))
 
 
 def _shares(groups: Groups, telling: Telling | None, bias: float) -> tuple[Tensor, Tensor]:

@@ -5,18 +5,17 @@ measurement. What flows back to a row of any other worker is that share (less 1 
 of rows there shows the sum of its samples' shares, and the attack knows the share of every row of the first worker.
 """
 
+import math
 from dataclasses import dataclass
-from itertools import combinations
 
 import torch
 from torch import Tensor
 
 from attacker.active.line import Groups
+from attacker.active.subsets import choices_that_fit
 
 DOUBT = 1e-3
 """How many choices may fit by chance, on average, for one that fits to be believed."""
-MOST = 300_000
-"""Combinations of samples that are tried for a group of several."""
 
 
 @dataclass
@@ -40,18 +39,25 @@ class Slots:
         return cls(group, place < groups.ones[group], shares[group], slack[group])
 
 
-def linked(slots: Slots, groups: Groups, sums: Tensor) -> Tensor:
+def linked(slots: Slots, groups: Groups, sums: Tensor, extra: Tensor | None = None) -> Tensor:
     """Return for each slot the group of another worker that its sample is in, -1 where that is not certain.
 
-    `sums` has the groups' sums of shares, (groups, measurements), NaN where a measurement does not show one.
+    `sums` has the groups' sums of shares, (groups, measurements), NaN where a measurement does not show one, and
+    `extra` the square of how far off they may be besides the slots' own slack.
     """
     found = torch.full((len(slots.group),), -1, dtype=torch.int64)
-    open_groups: list[int] = groups.counts.argsort(stable=True).tolist()
+    loose = torch.zeros_like(sums) if extra is None else extra
+    open_groups: list[int] = [place for place in groups.counts.argsort(stable=True).tolist() if groups.counts[place]]
+    tried: dict[int, int] = {}
     while True:
         still: list[int] = []
         for place in open_groups:
             free = (found < 0).nonzero().flatten()
-            chosen = _members(slots, free, groups, place=place, sums=sums[place])
+            if tried.get(place) == len(free):  # nobody has been placed since
+                still.append(place)
+                continue
+            tried[place] = len(free)
+            chosen = _members(slots, free, groups, place=place, sums=sums[place], extra=loose[place])
             if chosen is None:
                 still.append(place)
             else:
@@ -75,32 +81,34 @@ def crossed(slots: Slots, links: Tensor) -> Tensor:
     return may
 
 
-def _members(slots: Slots, free: Tensor, groups: Groups, *, place: int, sums: Tensor) -> Tensor | None:
+def _members(slots: Slots, free: Tensor, groups: Groups, *, place: int, sums: Tensor, extra: Tensor) -> Tensor | None:
     """Return the free slots that make up a group, if one choice of them fits and no other does."""
     count, ones, seen = int(groups.counts[place]), int(groups.ones[place]), ~sums.isnan()
     if not bool(seen.any()) or count > len(free):
         return None
-    shares, slack, wanted = slots.shares[free][:, seen], slots.slack[free][:, seen], sums[seen]
+    shares, slack, wanted, own = slots.shares[free][:, seen], slots.slack[free][:, seen], sums[seen], extra[seen]
     if count == 1:
-        if float((2 * slack).prod(dim=1).sum()) > DOUBT:
+        loose = slack.square() + own
+        if float((2 * loose.sqrt()).prod(dim=1).sum()) > DOUBT:
             return None
-        fits = ((shares - wanted).abs() < slack).all(dim=1) & (slots.one[free] == bool(ones))
+        fits = ((shares - wanted).square() < loose).all(dim=1) & (slots.one[free] == bool(ones))
         return _same(slots, free[fits.nonzero()])
     out = len(free) - count  # who is in it, or who of the free ones is not: whichever are fewer
     few, sought, classes = min(count, out), wanted, ones
-    close = slack.square()
     if out < count:
         sought, classes = shares.sum(dim=0) - wanted, int(slots.one[free].sum()) - ones
-    if _choices(len(free), few) > MOST or int(seen.sum()) < 2:
+        own = own + slack.square().sum(dim=0)
+    if few == 0:
+        fits_all = bool((sought.square() < own).all()) and classes == 0
+        return free if fits_all else None
+    typical = few * slack.square().mean(dim=0) + own
+    if _log_choices(len(free), few) + float((2 * typical.sqrt()).log().sum()) > math.log(DOUBT):
         return None
-    chosen = torch.tensor(list(combinations(range(len(free)), few)), dtype=torch.int64)
-    chosen = chosen.reshape(_choices(len(free), few), few)
-    loose = close[chosen].sum(dim=1) if out >= count else close.sum(dim=0)
-    if float((2 * loose.sqrt()).expand(len(chosen), -1).prod(dim=1).sum()) > DOUBT:
+    chosen = choices_that_fit(shares, slack, sought, count=few, extra=own)
+    if chosen is None:
         return None
-    fits = ((shares[chosen].sum(dim=1) - sought).square() < loose).all(dim=1)
-    fits &= slots.one[free][chosen].sum(dim=1) == classes
-    choice = _same(slots, free[chosen[fits]])
+    chosen = chosen[slots.one[free][chosen].sum(dim=1) == classes]
+    choice = _same(slots, free[chosen])
     if choice is None or out >= count:
         return choice
     return free[~torch.isin(free, choice)]
@@ -114,8 +122,5 @@ def _same(slots: Slots, choices: Tensor) -> Tensor | None:
     return choices[0] if bool((kinds == kinds[0]).all()) else None
 
 
-def _choices(among: int, count: int) -> int:
-    total = 1
-    for step in range(count):
-        total = total * (among - step) // (step + 1)
-    return total
+def _log_choices(among: int, count: int) -> float:
+    return math.lgamma(among + 1) - math.lgamma(count + 1) - math.lgamma(among - count + 1)

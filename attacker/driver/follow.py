@@ -44,11 +44,11 @@ class Follower:
 
     @property
     def active(self) -> bool:
-        """Whether the attack proposes what a malicious coordinator orders."""
+        """Whether the attack proposes what a malicious party orders or sends."""
         return getattr(self._attack, "propose", None) is not None
 
     def propose(self, number: int) -> Proposal | None:
-        """Return what the attack wants ordered in a round; it has seen all rounds before it."""
+        """Return what the attack wants done in a round."""
         propose = getattr(self._attack, "propose", None)
         proposed: Proposal | None = None if propose is None else propose(number)
         return proposed

@@ -1,10 +1,10 @@
 """The attack's own process: it follows a curious party's transcript while the workers go on, then recovers.
 
 Over a pipe the party (the coordinator, as the words below have it, or any other) sends `Begin`, the number of each
-round that it has written, and None after the last; a malicious coordinator also asks with `Propose` what to order next,
-and is answered with a pickled Proposal. The attack answers with `Ready`, then with how many rounds it has
-seen, its steps as (name, done, total), and its pickled Recovery, or the error that ends it. It ends when the pipe does:
-whatever happened to the coordinator, no process and no file is left.
+round that it has written, and None after the last; a malicious one also asks with `Propose` what to order next (or to
+send in the round that was just written), and is answered with a pickled Proposal. The attack answers with `Ready`, then
+with how many rounds it has seen, its steps as (name, done, total), and its pickled Recovery, or the error that ends it.
+It ends when the pipe does: whatever happened to the coordinator, no process and no file is left.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Propose:
-    """Asks what to order in a round; all rounds before it were sent."""
+    """Asks what to do in a round; all rounds before it were sent, by a worker or label holder that one too."""
 
     round: int
 
@@ -161,7 +161,7 @@ class LiveAttack:
         """Observe out of the workers' way, what is left after the last round at full speed, and recover."""
         over = self._line.no_more_rounds
         rest = partial(self._pace.rest, over=over, hurried=self._disk_is_needed)
-        if self._follower.active:  # the coordinator waits for what it proposes
+        if self._follower.active:  # the party waits for what it proposes
             self._follow(over.is_set, _no_rest)
         else:
             out_of_the_way(lambda: self._follow(over.is_set, rest), over, self._disk_is_needed)

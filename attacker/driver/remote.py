@@ -96,7 +96,7 @@ class RemoteAttack:
         self._tell(observation.round)
 
     def propose(self, number: int) -> Proposal | None:
-        """Ask the attack what to order in a round, when it has seen all that were shown."""
+        """Ask the attack what to do in a round, when it has seen all that were shown."""
         self._tell(Propose(number))
         while True:
             message = self._hear()

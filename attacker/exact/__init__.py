@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from attacker.exact.all_rounds.attack import AllRounds
 from attacker.exact.attack import Either, ExactAttack
 from attacker.exact.choice import Choice, Wanted, choose
 from attacker.exact.one_gradient.recover import OneGradient, OrTogether
@@ -22,13 +23,15 @@ class Exact(AttackPlugin):
         "auto", description="how steps I and II are solved; auto goes by the room in the layers, and by the outcome"
     )
     trust_indices: bool = Field(True, description="false: take the indices for made-up ones, and name no sample")
+    first_round: int = Field(1, ge=1, description="rounds before this one are not looked at; one gradient each then")
     step_three: bool = Field(True, description="go on from the representations to the data")
     inversion: InversionOptions = Field(InversionOptions(), description="the tunables of step III")
 
     def choice(self, setting: Setting) -> Choice:
         """Decide what to do."""
         trusts = self._trusts(setting)
-        choice = choose(setting, "one_gradient" if self.method == "auto" and not trusts else self.method)
+        alone = self.method == "auto" and (not trusts or self.first_round > 1)
+        choice = choose(setting, "one_gradient" if alone else self.method)
         if not trusts and choice.method != "one_gradient":
             name = f"exact by {choice.method.replace('_', ' ')}"
             found = "attack.trust_indices is false" if not self.trust_indices else "the recorded server knows none"
@@ -44,11 +47,18 @@ class Exact(AttackPlugin):
         inversion = self.inversion if self.step_three else None
         if inversion is not None:
             inversion.check_engine()
+        if choice.method == "all_rounds":
+            return AllRounds(setting, choice)
         if choice.method == "one_gradient":
-            alone = OneGradient(setting, choice, inversion, trust_indices=self._trusts(setting))
-            if choice.beside is None or inversion is None:
+            alone = OneGradient(
+                setting, choice, inversion, trust_indices=self._trusts(setting), first_round=self.first_round
+            )
+            if choice.beside is None or inversion is None or self.first_round > 1:
                 return alone
             return OrTogether(alone, ExactAttack(setting, choice.beside, inversion))
+        if self.first_round > 1:
+            needs = Lack("all rounds (attack.first_round 1)", f"it looks at none before round {self.first_round}")
+            raise RefusalError(f"exact by {choice.method.replace('_', ' ')}", needs)
         attack = ExactAttack(setting, choice, inversion)
         if choice.beside is None:
             return attack

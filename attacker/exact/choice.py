@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from attacker.exact.all_rounds.needs import lack as all_rounds_lack
 from attacker.exact.steps12.completion import too_few_rounds
 from attacker.exact.workers.tails import affine_after, mixes_after
 from attacker.least_squares import HIDDEN, SKETCH, undetermined, written_otherwise
@@ -20,7 +21,7 @@ from vfl.models.whole import first_model
 from vfl.observation import Setting
 from vfl.partition import Shape
 
-Method = Literal["subspaces", "one_gradient", "least_squares", "rank_one"]
+Method = Literal["subspaces", "one_gradient", "least_squares", "rank_one", "all_rounds"]
 Wanted = Literal["auto"] | Method
 LEAST = 3
 """Rounds that a sample must have been in while parameters move: two of them share other samples too."""
@@ -81,9 +82,10 @@ def _steady(case: "_Case", wanted: Wanted) -> Choice:
             raise RefusalError("exact", replace(refusal, by=wanted.replace("_", " ")))
         return case.choice(wanted)
     refusals: dict[Method, Lack] = {}
-    # Subspaces last where parameters move, or where they need other layers than the first: less is certain then
+    # Subspaces late where parameters move, or where they need other layers than the first: less is certain then
     late = case.moves or tuple(case.with_room) != case.first
-    for method in sorted(REFUSAL, key=lambda method: late and method == "subspaces"):
+    last = {"subspaces": int(late), "all_rounds": 2}  # which takes longest
+    for method in sorted(REFUSAL, key=lambda method: last.get(method, 0)):
         refusal = REFUSAL[method](case)
         if refusal is None:
             help_of = {"subspaces": _with_help, "one_gradient": _with_followers}.get(method)
@@ -229,11 +231,17 @@ def _rank_one_refusal(case: _Case) -> Lack | None:
     return HIDDEN if case.setting.loss.hides_divisor else too_few_rounds(case.setting, case.first)
 
 
+def _all_rounds_refusal(case: _Case) -> Lack | None:
+    """Return what lacks for all samples to be looked for in all rounds at once."""
+    return all_rounds_lack(case.setting, case.bottoms, case.first)
+
+
 REFUSAL: dict[Method, Callable[[_Case], Lack | None]] = {
     "subspaces": _subspaces_refusal,
     "least_squares": _least_squares_refusal,
     "one_gradient": _one_gradient_refusal,
     "rank_one": _rank_one_refusal,
+    "all_rounds": _all_rounds_refusal,
 }
 """What a method lacks to tell the samples apart; None if it can."""
 

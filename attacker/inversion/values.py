@@ -92,6 +92,14 @@ def in_levels(x: Tensor, levels: int) -> Tensor | None:
     return (x * (levels - 1)).round() / (levels - 1) if levels and is_image(x) else None
 
 
+def on_levels(x: Tensor, options: InversionOptions | None) -> Tensor:
+    """Tell which samples have values that pixels can have, and no others: what is off by a little has not."""
+    rounded = in_levels(x, options.levels) if options else None
+    if rounded is None:
+        return torch.zeros(len(x), dtype=torch.bool)
+    return ((x - rounded).abs() < 1e-6).flatten(1).all(dim=1)
+
+
 NEAR = 0.2
 """Of a level: how far off pixels are in the mean square when rounding begins to find them; at random it is 0.29."""
 

@@ -36,20 +36,24 @@ class LabelClusters(AttackPlugin):
     def start(self, setting: Setting) -> Attack:
         """Begin; the samples and classes that are said to be known must be some of the run's."""
         check_known("label_clusters", self.known, setting)
-        return _Clustering(self, setting)
+        return Clustering(self, setting)
 
 
-class _Clustering:
+class Clustering:
+    """Gathers answers, and clusters those of each pass."""
+
     def __init__(self, options: LabelClusters, setting: Setting) -> None:
         self._options, self._setting, self._answers = options, setting, Answers(setting)
         self._used: list[int] = []
 
     def observe(self, observation: WorkerObservation) -> None:
+        """Take in one round."""
         if observation.round >= self._options.first_round:
             self._answers.add(observation)
             self._used.append(observation.round)
 
     def recover(self, progress: Progress) -> Recovery:
+        """Return the groups, or labels where they have names."""
         classes, known = self._setting.classes, self._options.known
         passes = self._answers.passes()
         found = negative_entries(passes, classes)

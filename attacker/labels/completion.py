@@ -49,19 +49,23 @@ class ModelCompletion(AttackPlugin):
         if there < setting.classes:
             found = f"attack.known has samples of {there} of {setting.classes} classes"
             raise RefusalError(NAME, Lack("a known sample of each class, at the least", found))
-        return _Completing(self, setting)
+        return Completing(self, setting)
 
 
-class _Completing:
+class Completing:
+    """Keeps the last parameters, and completes them."""
+
     def __init__(self, options: ModelCompletion, setting: Setting) -> None:
         self._options, self._setting = options, setting
         self._parameters: Tensors | None = None
         self._last = 0
 
     def observe(self, observation: WorkerObservation) -> None:
+        """Take in one round."""
         self._parameters, self._last = observation.parameters, observation.round
 
     def recover(self, progress: Progress) -> Recovery:
+        """Return the labels that the completed model says."""
         if self._parameters is None:
             raise UserError("the worker has got no parameters yet: it takes one round at the least")
         options, setting = self._options, self._setting

@@ -9,17 +9,31 @@ setup() {
   for left in events transcript snapshots checkpoints; do
     if [ -e "/results/$left" ]; then chown -R "$CAFE_USER" "/results/$left"; fi
   done
+  for worker in ${CAFE_SEATS:-}; do
+    mkdir -p "/seats/worker-$worker"
+    chown "$CAFE_USER" "/seats/worker-$worker"
+  done
   code=0
   as_user prepare || code=$?
   as_user tell "$code"
   touch /tmp/ready
   wait_for_start_of server
   wait_for_the_server_to_go
+  rmdir /seats/worker-* 2>/dev/null || true # of those that found nothing
   return "$code"
 }
 
 prepare() {
   rm -rf /parties/*/*/*
+  # A config that cannot be read is the next command's to say.
+  for worker in $(with_config seats 2>/dev/null); do
+    case " ${CAFE_SEATS:-} " in
+      *" $worker "*) touch "/parties/worker-$worker/certs/curious" ;;
+      *) echo "cafe: adversary: worker $worker's container has no folder for what it finds; add" \
+        "-f deploy/compose/seats.yml, which has workers 0 to 3" >&2
+        return 2 ;;
+    esac
+  done
   (with_config slice --out /tmp/slices) >/dev/null
   if [ -e /tmp/slices/labels.safetensors ]; then
     echo "cafe: federation.label_holder: coordinator: the server's container holds no data; name a worker" >&2
@@ -58,20 +72,26 @@ server() {
 # A worker that is done, or failed, stays until the server has gone: where one container's end ends all of them
 # (--exit-code-from) the server would not get to its attack, or to saying what went wrong.
 worker() {
+  if [ -e /certs/curious ]; then trap : TERM; fi # its attack may take longer than the server
   if [ "$(cat /certs/set-up)" = 0 ]; then work & else false & fi
   work=$!
   wait_for_the_server_to_go
-  for _ in $(seq 10); do
-    kill -0 "$work" 2>/dev/null || break
+  patience=10
+  while kill -0 "$work" 2>/dev/null && [ "$patience" -gt 0 ]; do
     sleep 1
+    [ -e /certs/curious ] || patience=$((patience - 1))
   done
   kill "$work" 2>/dev/null || true
   wait "$work"
 }
 
 work() {
+  if [ -e /certs/curious ]; then
+    set -- --out /results
+    if [ "$CAFE_REFEREE" = yes ]; then set -- "$@" --referee; fi
+  fi
   (with_config work --id "$CAFE_ID" --coordinator server:7000 --listen 0.0.0.0:7001 \
-    --advertise "worker-$CAFE_ID:7001" --data "/slice/worker-$CAFE_ID.safetensors" --threads "$CAFE_THREADS" --tls /certs)
+    --advertise "worker-$CAFE_ID:7001" --data "/slice/worker-$CAFE_ID.safetensors" --threads "$CAFE_THREADS" --tls /certs "$@")
   touch /tmp/done
 }
 
@@ -84,7 +104,7 @@ healthy() {
   fi
 }
 
-# Become `cafe COMMAND` with the config and what the environment changes of it.
+# Become `cafe COMMAND` with the config and what the environment changes of it; `seats` lists the curious workers.
 with_config() {
   command=$1
   shift
@@ -92,11 +112,21 @@ with_config() {
   [ -z "$CAFE_DATASET" ] || set -- "$@" --set "data.name=$CAFE_DATASET"
   [ -z "$CAFE_ATTACK" ] || set -- "$@" --set "attack={name: $CAFE_ATTACK}"
   [ -z "$CAFE_DEFENCE" ] || set -- "$@" --set "defence={name: $CAFE_DEFENCE}"
+  [ -z "$CAFE_ADVERSARY" ] || set -- "$@" --set "adversary=$CAFE_ADVERSARY"
   [ -z "$CAFE_ROUNDS" ] || set -- "$@" --set "federation.rounds=$CAFE_ROUNDS" --set federation.epochs=null
   set -f # CAFE_SET is cut at spaces; a star in it is no file name
   for change in $CAFE_SET; do set -- "$@" --set "$change"; done
+  [ "$command" != seats ] || exec python -c "$SEATS" "$@"
   exec cafe "$command" /run.yaml "$@"
 }
+
+SEATS='import sys
+from pathlib import Path
+from vfl.config import load_config
+for seat in load_config(Path("/run.yaml"), sys.argv[2::2]).seats:
+    if seat.worker is not None:
+        print(seat.worker)
+'
 
 workers() {
   seq 0 $((CAFE_WORKERS - 1))

@@ -65,6 +65,7 @@ CASES: dict[str, Case] = {
     "label_direction": Case(classes=2),
     "model_completion": Case({"known": {0: 0, 1: 1, 2: 2}, "steps": 2}),
     "inverse_network": Case({"steps": 2, "hidden": 4}, known=12),
+    "sdar": Case({"steps": 1, "hidden": 4}, known=12),
     "grn": Case({"epochs": 2}, shape=(16,)),
     "bn": Case(model=PluginSection(name="cafe_cnn", batch_norm=True, fc1=8, fc2=6, output=4)),
 }
@@ -151,7 +152,12 @@ def assert_sensible(setting: Setting, recovery: Recovery) -> None:
         assert recovery.labels.min() >= -1
         assert recovery.labels.max() < setting.classes
     pixels = {"pixels between 0 and 1", "pixels between 0 and 1 on 256 levels"}
-    told = {"the classes of 3 samples", "12 samples known whole", "columns at mean 0 and deviation 1"}
+    told = {
+        "the classes of 3 samples",
+        "12 samples known whole",
+        "12 samples of the same kind",
+        "columns at mean 0 and deviation 1",
+    }
     assert set(recovery.used) <= {"indices", "parameters", "labels"} | {"own slice"} | set(SEEN) | pixels | told
     members = [n for cell in recovery.cells for n in cell]
     assert len(set(members)) == len(members)

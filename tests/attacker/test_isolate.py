@@ -137,6 +137,13 @@ def test_in_processes_it_is_the_same_and_a_recorded_run_gives_the_same_rows(tmp_
     rounds = run_in_processes(config, tmp_path / "wire")
     data = load_data(config)
     simulated = simulate(config, data, tmp_path / "one")
+    recorded = Transcript(tmp_path / "wire" / "transcript").setting  # it sees what an honest coordinator does
+    assert (recorded.held.slices, recorded.held.auxiliary, recorded.labels) == ({}, None, None)
+    autograd = OneProcess(setting_of(config, data), data.x, data.y)
+    for one in (rounds[0], rounds[len(rounds) // 2]):
+        expected, _ = autograd(one.parameters, one.indices)
+        for found, right in zip(one.gradients.bottoms, expected.bottoms, strict=True):
+            assert all(torch.allclose(found[name], right[name], rtol=1e-3, atol=1e-20) for name in right)
     versions = {one.version for one in rounds}
     assert len(versions) > 10
     summary = load_summary(tmp_path / "wire")
@@ -214,7 +221,7 @@ def test_gradients_that_a_defence_alters_are_noticed_and_nothing_is_certified(tm
 
 
 def test_a_malicious_coordinator_acts_alone():
-    with pytest.raises(UserError, match="a malicious coordinator acts alone"):
+    with pytest.raises(UserError, match="a malicious party acts alone"):
         config_of(adversary=[{"coordinator": "malicious"}, "label_holder"])
     with pytest.raises(UserError, match="cannot be resumed"):
         config_of(federation={"checkpoint_every": 2})

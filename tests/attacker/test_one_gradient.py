@@ -116,6 +116,21 @@ def test_gradients_that_show_nobody_leave_every_sample_unknown(trust: bool) -> N
     assert any("12 of 12 samples were not recovered" in note for note in recovery.notes)
 
 
+def test_an_attack_that_comes_late_looks_at_no_round_before() -> None:
+    x, y = images(12)
+    setting = setting_for(x, 4, 6, frozen=False, workers=2)
+    shown: list[Observation] = []
+    recovery = recovered(setting, x, y, change=lambda o: shown.append(o) or o, first_round=6)
+    batch = shown[-1].indices
+    others = sorted(set(range(12)) - set(batch.tolist()))
+    assert recovery.rounds == (6,)
+    assert found(setting, recovery, x) >= 3
+    assert recovery.slices is not None
+    assert bool(recovery.slices[0][others].isnan().all())
+    with pytest.raises(RefusalError, match="before round 6"):
+        Exact(method="subspaces", first_round=6).start(setting_for(x, 4, 6))
+
+
 def renamed(samples: int) -> Any:
     """Return a change of observations: other names for the rows in each round, as `defence: indices` makes them."""
 

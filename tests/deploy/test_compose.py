@@ -83,11 +83,15 @@ def gathering(long_config, tmp_path_factory):
         yield composed
 
 
-def assert_the_numbers_of_a_run(results, config, changes, tmp_path):
+def same_run(config, changes, tmp_path):
     settings = [word for change in changes for word in ("--set", change)]
     done = cafe("run", config, "--out", tmp_path / "here", "--quiet", *settings)
     assert done.returncode == 0, done.stderr
-    found, expected = as_json(load_summary(results)), as_json(load_summary(tmp_path / "here"))
+    return load_summary(tmp_path / "here")
+
+
+def assert_the_numbers_of_a_run(results, config, changes, tmp_path):
+    found, expected = as_json(load_summary(results)), as_json(same_run(config, changes, tmp_path))
     assert found["train"] == expected["train"]
     assert len(found["train"]["losses"]) == found["rounds"]
     assert psnr_of_each(results) == pytest.approx(psnr_of_each(tmp_path / "here"), abs=1e-3)
@@ -116,19 +120,54 @@ def test_four_workers_give_the_numbers_of_a_run_and_leave_nothing_behind(config,
     assert_the_numbers_of_a_run(composed.results, config, THE_SAME, tmp_path)
 
 
-def test_sixteen_workers_end_by_themselves_whoever_the_results_belong_to(config, tmp_path):
-    environment = {**CHOSEN, "CAFE_USER": "4321:4322"}
+def test_sixteen_workers_end_by_themselves_and_a_curious_one_leaves_what_it_found(config, tmp_path):
+    """Whoever the results belong to: the coordinator's, and in a folder of its own those of worker 2."""
+    seat = {"CAFE_DEFENCE": "", "CAFE_ATTACK": "label_clusters", "CAFE_ADVERSARY": "{worker: 2}"}
+    environment = {**CHOSEN, **seat, "CAFE_SET": "seed=4", "CAFE_USER": "4321:4322"}
     with Composed("sixteen", config, tmp_path / "results", **environment) as composed:
-        code, words = composed.say(UP_SIXTEEN)
+        code, words = composed.say(with_seats(UP_SIXTEEN))
         assert code == 0, words
         assert all(f"worker {m}: done after 48 rounds" in words for m in range(16)), words
         services = ["setup", "server", *(f"worker-{m}" for m in range(16))]
         assert [composed.inspect(service)["State"]["ExitCode"] for service in services] == [0] * 18
-        assert {service: mounts(composed, service) for service in services[1:]} == expected_mounts(composed, 16)
-        assert composed.say(DOWN_SIXTEEN)[0] == 0
+        seats = {f"worker-{m}": {"/results": None} for m in range(4)}
+        expected = {name: own | seats.get(name, {}) for name, own in expected_mounts(composed, 16).items()}
+        assert {service: mounts(composed, service) for service in services[1:]} == expected
+        assert composed.say(with_seats(DOWN_SIXTEEN))[0] == 0
         assert composed.left() == []
-    assert owners(composed.results) == {(4321, 4322)}
-    assert_the_numbers_of_a_run(composed.results, config, [*THE_SAME, "federation.workers=16"], tmp_path)
+    found = tmp_path / "results-seats"
+    assert owners(composed.results) | owners(found / "worker-2") == {(4321, 4322)}
+    assert [path.name for path in found.iterdir()] == ["worker-2"]
+    changes = ["data.name=digits", "attack.name=label_clusters", "adversary={worker: 2}", "seed=4"]
+    changes += ["federation={workers: 16, batch_size: 4, rounds: 48}"]
+    here = same_run(config, changes, tmp_path)
+    assert load_summary(composed.results).train == here.train
+    assert load_summary(composed.results).attack.elsewhere
+    assert load_summary(found / "worker-2").attack.labels == here.attack.labels
+    assert not (composed.results / "recovered.npz").exists()
+
+
+def test_a_coalitions_parties_keep_what_they_saw_and_one_command_puts_it_together(config, tmp_path):
+    coalition = {"CAFE_ATTACK": "label_clusters", "CAFE_ADVERSARY": "[coordinator, {worker: 2}]", "CAFE_ROUNDS": "12"}
+    environment = {"CAFE_DATASET": "digits", **coalition}
+    with Composed("coalition", config, tmp_path / "results", **environment) as composed:
+        code, words = composed.say(UP)
+        assert code == 2, words
+        assert "worker 2's container has no folder for what it finds; add -f deploy/compose/seats.yml" in words
+        assert composed.say(DOWN)[0] == 0
+        code, words = composed.say(with_seats(UP))
+        assert code == 0, words
+        assert composed.say(with_seats(DOWN))[0] == 0
+    recorded = ["/seen/results/transcript", "/seen/results-seats/worker-2/transcript"]
+    docker("run", "--rm", "--volume", f"{tmp_path}:/seen", IMAGE, "attack", *recorded, "--out", "/tmp/together")
+    assert load_summary(composed.results).attack.elsewhere
+
+
+def with_seats(line):
+    """A command of docs/docker.md, with the folders for curious workers."""
+    files = "" if " -f " in line else " -f docker-compose.yml"
+    words = line.split("#")[0].replace("docker compose", f"docker compose{files}", 1)
+    return re.sub(r"((?: -f \S+)+)", r"\1 -f deploy/compose/seats.yml", words)
 
 
 def mounts(composed, service):

@@ -87,6 +87,14 @@ def test_the_page_for_choosing_has_every_attack_and_defence():
     ] == []
 
 
+def test_the_page_of_seats_leads_to_the_limits_of_every_attack():
+    section = (ROOT / "docs" / "seats.md").read_text().split("## Every attack\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    named = [name for line in lines for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert sorted(named) == sorted(set(attacks.builtin_names()) - {"none"})
+    assert all(re.search(r"\[(limits|what breaks it)\]\([\w.]*#", line) for line in lines)
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning(tmp_path):
     line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]

@@ -47,6 +47,7 @@ def test_an_audit_says_who_learns_what_and_fails_the_pipeline(audited):
     done, out = audited
     assert done.returncode == 1
     assert "cafe: --fail-if labels > 0.6: it is 1 " in done.stderr
+    assert done.stderr.rstrip().endswith("[E83]")
     assert "Traceback" not in done.stderr
     found = json.loads((out / "audit.json").read_text(encoding="utf-8"))
     worker, coalition = {"worker": 0}, ["coordinator", "label_holder"]

@@ -19,6 +19,7 @@ from vfl.local.simulation import simulate
 from vfl.maths.metrics import psnr
 from vfl.observation import Setting
 from vfl.referee import score_run
+from vfl.ui.watch import Watch
 
 CONFIG = """
 seed: 3
@@ -115,7 +116,8 @@ def test_a_worker_by_hand_attacks_in_its_own_folder(tmp_path):
     try:
         for worker in (0, 1):
             federation.worker(worker)
-        curious = federation.worker(2, "--out", tmp_path / "mine", "--referee")
+        page = ("--ui", "--ui-listen", "127.0.0.1:0")
+        curious = federation.worker(2, "--out", tmp_path / "mine", "--referee", *page)
         theirs = federation.finished()
         assert curious.wait(120) == 0
     finally:
@@ -127,6 +129,11 @@ def test_a_worker_by_hand_attacks_in_its_own_folder(tmp_path):
     assert theirs["attack"]["elsewhere"] is True
     assert not (tmp_path / "coordinator" / "recovered.npz").exists()
     assert (tmp_path / "mine" / "report.html").exists()
+    watch = Watch(tmp_path / "mine")  # what its live page shows
+    watch.refresh()
+    assert (watch.view.round, watch.view.rounds, watch.view.state) == (3, 3, "ended")
+    assert [worker.state for worker in watch.view.workers] == ["joined"] * 3
+    assert watch.view.run["curious"]["sentences"] == ["Worker 2 is curious: it sees the answers to its own outputs"]
 
 
 def test_an_attack_of_another_seat_ends_before_the_first_round(tmp_path):

@@ -38,6 +38,9 @@ COLUMNS = {
     "slices shown": "{share:.1%}",
     "images shown": "{images} of {samples}",
     "with known samples taken out": "{all_images} of {samples}",
+    "slices without a gradient": "{nothing}",
+    "shown by later layers alone": "{later}",
+    "mixed, equations enough": "{mixed_determined} of {mixed}",
     "zeros of h": "{zeros:.0%}",
 }
 EPOCHS = 5
@@ -51,6 +54,11 @@ class Seen:
 
     batch: Tensor
     v: list[Tensor]
+    """At the first fully connected layer."""
+    later: list[list[Tensor]]
+    """At the others, by worker."""
+    room: list[float]
+    """How many slices' values one dimension of each worker's gradient may tell."""
     zeros: float
 
 
@@ -103,35 +111,57 @@ def _rounds(data: Mapping[str, Any], training: Mapping[str, Any], *, samples: in
         model = known_model(setting, seen.parameters)
         h, v = _parts(model, [part[seen.indices] for part in slices], loaded.y[seen.indices])
         zeros = float(torch.cat([(own == 0).flatten() for own in h]).double().mean())
-        yield Seen(seen.indices, [own / own.norm(dim=1, keepdim=True).clamp_min(1e-30) for own in v], zeros)
+        room = [own.shape[1] / part[0].numel() for own, part in zip(h, slices, strict=True)]
+        yield Seen(seen.indices, [own[0] for own in v], [own[1:] for own in v], room, zeros)
 
 
-def _parts(model: WholeModel, slices: Sequence[Tensor], y: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return every worker's h and v of a batch at its first fully connected layer."""
+def _parts(model: WholeModel, slices: Sequence[Tensor], y: Tensor) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """Return every worker's h of a batch at its first fully connected layer, and its v, of unit length, at each."""
     h: list[Tensor] = []
     outputs: list[Tensor] = []
+    counts: list[int] = []
 
     def hook(_: nn.Module, given: tuple[Tensor, ...], sent: Tensor) -> None:
         h.append(given[0].detach())
         outputs.append(sent)
 
     for bottom, part in zip(model.bottoms, slices, strict=True):
-        layer = fully_connected(bottom, tuple(part.shape[1:]))[0].name
-        bottom.get_submodule(layer).register_forward_hook(hook)
+        layers = fully_connected(bottom, tuple(part.shape[1:]))
+        counts.append(len(layers))
+        for layer in layers:
+            bottom.get_submodule(layer.name).register_forward_hook(hook)
     loss = cross_entropy(model(slices), y)
-    return h, [own.double() for own in torch.autograd.grad(loss, outputs)]
+    v = [own.double() for own in torch.autograd.grad(loss, outputs)]
+    unit = iter([own / own.norm(dim=1, keepdim=True).clamp_min(1e-30) for own in v])
+    firsts = [sum(counts[:worker]) for worker in range(len(counts))]
+    return [h[at] for at in firsts], [[next(unit) for _ in range(count)] for count in counts]
 
 
 def _count(rounds: Sequence[Seen], samples: int) -> dict[str, Any]:
-    """Return what the rounds show by themselves, and what with known samples taken out until nothing new shows."""
+    """Return what the rounds show by themselves, what with known samples taken out, and what the others lack."""
     workers = len(rounds[0].v)
-    first = known = _shown(rounds, torch.zeros(workers, samples, dtype=torch.bool))
+    nobody = torch.zeros(workers, samples, dtype=torch.bool)
+    first = known = _shown(rounds, nobody)
     while int((more := _shown(rounds, known)).sum()) > int(known.sum()):
         known = more
+    sends, later, determined = nobody.clone(), nobody.clone(), nobody.clone()
+    for seen in rounds:
+        for worker, v in enumerate(seen.v):
+            sends[worker, seen.batch] |= v.norm(dim=1) > 0
+            for other in seen.later[worker]:
+                later[worker, seen.batch[_alone(other)]] = True
+            mixed = ~known[worker, seen.batch]
+            rank = _rank(v) - _rank(v[~mixed])  # of what known samples leave
+            if rank * seen.room[worker] >= int(mixed.sum()):
+                determined[worker, seen.batch[mixed]] = True
     return {
         "share": float(first.double().mean()),
         "images": int(first.all(dim=0).sum()),
         "all_images": int(known.all(dim=0).sum()),
+        "nothing": int((~sends).sum()),
+        "later": int((later & ~first).sum()),
+        "mixed": int((sends & ~known).sum()),
+        "mixed_determined": int((sends & ~known & determined).sum()),
     }
 
 
@@ -140,10 +170,20 @@ def _shown(rounds: Sequence[Seen], known: Tensor) -> Tensor:
     shown = known.clone()
     for seen in rounds:
         for worker, v in enumerate(seen.v):
-            open_ = ~known[worker, seen.batch] & (v.norm(dim=1) > 0)
-            if bool(open_.any()):
-                left, values, _ = torch.linalg.svd(v[open_], full_matrices=False)
-                space = left[:, values > RANK * values[0]]
-                alone = space.square().sum(dim=1) > 1 - 1e-6  # no combination of rows with it is zero
-                shown[worker, seen.batch[open_][alone]] = True
+            open_ = ~known[worker, seen.batch]
+            shown[worker, seen.batch[open_][_alone(v[open_])]] = True
     return shown
+
+
+def _alone(v: Tensor) -> Tensor:
+    """Tell which rows (batch, outputs) are no combination of the others, and not zero."""
+    left, values, _ = torch.linalg.svd(v, full_matrices=False)
+    space = left[:, values > RANK * values.amax(dim=0)] if len(v) else left
+    alone: Tensor = (space.square().sum(dim=1) > 1 - 1e-6) & (v.norm(dim=1) > 0)  # no combination with it is zero
+    return alone
+
+
+def _rank(v: Tensor) -> int:
+    """Return how many dimensions rows have."""
+    values = torch.linalg.svdvals(v) if len(v) else v.new_zeros(0)
+    return int((values > RANK * values.amax()).sum()) if len(values) else 0

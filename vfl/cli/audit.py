@@ -93,7 +93,7 @@ def audit(
         show_audit(found, folder)
     failures = [failure for one in conditions if (failure := one.failure(found))]
     if failures:
-        raise RunFailedError(f"--fail-if {'; '.join(failures)}")
+        raise RunFailedError(f"--fail-if {'; '.join(failures)}", code="E83")
 
 
 def submit(

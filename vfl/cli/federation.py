@@ -3,6 +3,7 @@
 import contextlib
 import math
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +32,7 @@ LabelListen = Annotated[
 LabelAdvertise = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="The address that they use, if it is not --label-listen's.")
 ]
+PeerListen = Annotated[str, typer.Option(help="Where peers reach this worker, HOST:PORT; port 0 takes a free one.")]
 Advertise = Annotated[str | None, typer.Option(help="The address that peers use, if it is not --listen's.")]
 WorkerFile = Annotated[
     Path | None,
@@ -214,9 +216,7 @@ def work(
     worker: Annotated[int, typer.Option("--id", min=0, help="This worker's number, from 0.")],
     coordinator: Annotated[str, typer.Option(help="The coordinator, HOST:PORT.")],
     changes: shared.Changes = None,
-    listen: Annotated[
-        str, typer.Option(help="Where peers reach this worker, HOST:PORT; port 0 takes a free one.")
-    ] = "127.0.0.1:0",
+    listen: PeerListen = "127.0.0.1:0",
     advertise: Advertise = None,
     data: WorkerFile = None,
     align_key: AlignKey = None,
@@ -228,20 +228,21 @@ def work(
     insecure: shared.Insecure = False,
     out: AdversaryOut = None,
     referee: Referee = False,
+    ui: shared.Ui = False,
+    ui_listen: shared.UiListen = shared.UI_LISTEN,
 ) -> None:
     """Start one worker; it waits for its coordinator and takes part in one run."""
     config = load_config(file, changes)
     shared.check_worker(worker, config)
     seat = config.curious_seat(worker)
-    if seat is None and (out is not None or referee):
-        raise UserError(f"--out and --referee are for the attack of a curious worker, and worker {worker} is none")
-    shared.check_addresses({"--coordinator": coordinator, "--listen": listen, "--advertise": advertise})
+    if seat is None and (out is not None or referee or ui):
+        raise UserError(f"--out, --referee and --ui: worker {worker} is not curious (adversary), and has no attack")
+    addresses = {"--coordinator": coordinator, "--listen": listen, "--advertise": advertise, "--ui-listen": ui_listen}
+    shared.check_addresses(addresses)
     from vfl.net.tls import identity_for, worker_role
 
     identity = identity_for(tls, insecure, worker_role(worker), {"--coordinator": coordinator, "--listen": listen})
     from vfl.files import state_folder
-    from vfl.folder.summary import Defence
-    from vfl.folder.words import defence_lines
     from vfl.local.curious import curious_party
     from worker.alignment import hold
     from worker.main import work as take_part
@@ -261,13 +262,34 @@ def work(
         rejoin_timeout=patience,
     )
     folder = None if seat is None else shared.results_folder(out or Path("runs") / f"{file.stem}-{seat.slug}", file)
-    with curious_party(config, worker, folder, alone=True) as onlooker:
+    page = _party_page(ui, ui_listen, folder)
+    with page, curious_party(config, worker, folder, estimates=ui, alone=True) as onlooker:
         finished = take_part(config, hold(config, data, options, key_file=align_key, psi=psi), options, onlooker)
         print(f"worker {worker}: done after {finished.rounds} rounds", file=sys.stderr)
-        for line in defence_lines([Defence.model_validate(finished.defence)]):
-            print(line, file=sys.stderr)
+        _say_defence(finished.defence)
         if onlooker is not None:
             _conclude_alone(onlooker, finished.rounds, referee)
+
+
+def _say_defence(defence: object) -> None:
+    """Say what the worker's defences did."""
+    from vfl.folder.summary import Defence
+    from vfl.folder.words import defence_lines
+
+    for line in defence_lines([Defence.model_validate(defence)]):
+        print(line, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _party_page(ui: bool, listen: str, folder: Path | None) -> Iterator[None]:
+    """Serve the live page of a curious party's own folder, if one is asked for; it has no hold on the run."""
+    from vfl.referee.estimates import Estimates
+
+    if not ui or folder is None:
+        yield
+        return
+    with _page(ui, listen, folder, controls=False), Estimates(folder):
+        yield
 
 
 def _conclude_alone(onlooker: "CuriousParty", rounds: int, referee: bool) -> None:
@@ -285,7 +307,9 @@ def _conclude_alone(onlooker: "CuriousParty", rounds: int, referee: bool) -> Non
     show(onlooker.out, quiet=False, as_json=False)
 
 
-def _page(ui: bool, listen: str, folder: Path) -> "contextlib.AbstractContextManager[Connection | None]":
+def _page(
+    ui: bool, listen: str, folder: Path, *, controls: bool = True
+) -> "contextlib.AbstractContextManager[Connection | None]":
     """Return the live page of a run, if one is asked for; inside, where the coordinator hears of it."""
     if not ui:
         return contextlib.nullcontext()
@@ -294,4 +318,4 @@ def _page(ui: bool, listen: str, folder: Path) -> "contextlib.AbstractContextMan
     check_installed()
     from vfl.ui.main import live_page
 
-    return live_page(folder, listen)
+    return live_page(folder, listen, controls=controls)

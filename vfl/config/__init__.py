@@ -23,7 +23,7 @@ SILENCE_SECONDS = 30.0
 
 
 class ChecksConfig(Section):
-    """What a worker checks of the coordinator's orders beyond what it must to compute at all; `checks: false` is none.
+    """What a worker checks of what it is sent beyond what it must to compute at all; `checks: false` is none.
 
     Each worker goes by its own file. Without them it follows whatever batches and parameters come.
     """
@@ -36,6 +36,8 @@ class ChecksConfig(Section):
     """The first parameters are those that the config's seed makes."""
     steps: bool = True
     """Later ones are those that the optimiser makes of this worker's own uploads."""
+    answers: bool = True
+    """The label holder's answers span no more dimensions than the top model's can."""
 
     @model_validator(mode="before")
     @classmethod
@@ -231,7 +233,7 @@ class RunConfig(Section):
 
     @property
     def is_malicious(self) -> bool:
-        """Whether the coordinator orders what its attack proposes."""
+        """Whether a party does what its attack proposes."""
         return any(seat.malicious for seat in self.seats)
 
     def curious_seat(self, party: int | None) -> Seat | None:

@@ -5,14 +5,17 @@ from typing import Any, Literal
 
 from vfl.folder.scores import MARGIN_DB, MARGIN_SSIM, Right, is_beyond
 from vfl.folder.summary import Attack, Summary
-from vfl.seats import MaliciousSeat, Seat, WorkerSeat, names_of_seats
+from vfl.seats import MaliciousHolder, MaliciousSeat, Seat, SeatKind, WorkerSeat, names_of_seats
 
 State = Literal["leaked", "partly", "guess", "open"]
 LABELS: dict[State, str] = {"leaked": "leaked", "partly": "partly leaked", "guess": "no more than a guess"}
-MALICIOUS = (
-    "THE COORDINATOR WAS MALICIOUS: it ordered batches and parameters of its attack's choosing, which workers follow "
-    "only where their configs leave out checks (federation.checks)."
-)
+MALICIOUS: dict[SeatKind, str] = {
+    "coordinator": "THE COORDINATOR WAS MALICIOUS: it ordered batches and parameters of its attack's choosing, which "
+    "workers follow only where their configs leave out checks (federation.checks).",
+    "label_holder": "THE LABEL HOLDER WAS MALICIOUS: it answered the workers' outputs with what its attack chose, not "
+    "with the loss's gradients.",
+    "worker": "THE WORKER WAS MALICIOUS: it uploaded what its attack chose, not its bottom model's gradients.",
+}
 MOST_NAMED = 3
 """Of more columns or workers the first few are named, and the others counted."""
 
@@ -41,8 +44,8 @@ def verdict(summary: Summary) -> Verdict:
     if attack.ordered:
         sentence += f" No batch tells {attack.ordered} of the samples apart: which is which was taken from the truth."
     basis = f"Against `{attack.name}` alone: nothing is said of other attacks."
-    if is_malicious(summary):
-        basis = f"{MALICIOUS} {basis}"
+    if warned := malicious_words(summary):
+        basis = f"{warned} {basis}"
     return Verdict("open" if state == "guess" and warning else state, label, sentence, basis)
 
 
@@ -57,21 +60,24 @@ def seen_words(summary: Summary) -> str:
     """Say what the adversary was sent, or holds, instead of other parties' data."""
     if isinstance(summary.attack.adversary, tuple):
         return "what they saw"
-    if is_malicious(summary):
-        return "gradients"
-    return {"coordinator": "gradients", "label_holder": "outputs"}.get(str(summary.attack.adversary), "answers")
+    seen: dict[SeatKind, str] = {"coordinator": "gradients", "label_holder": "outputs", "worker": "answers"}
+    return seen[seat_of(summary.attack.adversary).kind]
 
 
-def is_malicious(summary: Summary) -> bool:
-    """Tell whether the coordinator did not follow the protocol."""
-    return isinstance(summary.attack.adversary, MaliciousSeat)
+def malicious_words(summary: Summary) -> str:
+    """Say so if a party did not follow the protocol."""
+    one = summary.attack.adversary
+    seat = None if isinstance(one, tuple) else seat_of(one)
+    return MALICIOUS[seat.kind] if seat is not None and seat.malicious else ""
 
 
 def seat_of(one: Any) -> Seat:
     """Return a seat from the form that a config and a summary have it in."""
     if isinstance(one, MaliciousSeat):
         return Seat("coordinator", malicious=True)
-    return Seat("worker", one.worker) if isinstance(one, WorkerSeat) else Seat(one)
+    if isinstance(one, MaliciousHolder):
+        return Seat("label_holder", malicious=True)
+    return Seat("worker", one.worker, one.malicious) if isinstance(one, WorkerSeat) else Seat(one)
 
 
 def _knows(summary: Summary) -> str:
@@ -151,14 +157,15 @@ def _nothing_shown(summary: Summary) -> Verdict:
     attack = summary.attack
     if attack.used:
         why = "there is no ground truth here, or it recovered neither samples nor labels"
-        return Verdict("open", "not scored", f"The attack's result is not scored: {why}.")
+        return Verdict("open", "not scored", f"The attack's result is not scored: {why}.", malicious_words(summary))
     if attack.name == "none":
         return Verdict("open", "no attack" if summary.complete else "not finished", "No attack was run.")
     if attack.elsewhere:
         whose = f"{adversary_words(summary)} played `{attack.name}`"
-        return Verdict("open", "played elsewhere", f"{whose}: what came of it is in the folder of that party.")
+        sentence = f"{whose}: what came of it is in the folder of that party."
+        return Verdict("open", "played elsewhere", sentence, malicious_words(summary))
     why = str(attack.notes[0] if attack.notes else summary.ended).rstrip(".")
-    basis = MALICIOUS if is_malicious(summary) and summary.complete else ""
+    basis = malicious_words(summary) if summary.complete else ""
     because = "" if why == "complete" else f": {why}"
     return Verdict(
         "open",

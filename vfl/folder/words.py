@@ -15,10 +15,11 @@ def numbers_in_words(summary: Summary) -> list[Line]:
     """Return the numbers of a summary in words, each with its name."""
     setting = ", ".join(setting_words(summary))
     wire, defence = summary.bytes, defence_lines(summary.defence)
+    sent = f"{size(wire.up)} up, {size(wire.down)} down, {size(wire.peer)} between workers"
     return [
-        ("federation", f"{setting}, {summary.seconds.federation or 0.0:.1f} s"),
+        ("federation", f"{setting}, {summary.seconds.federation:.1f} s" if summary.seconds.federation else setting),
         *_rows_read(summary.tables),
-        ("on the wire", f"{size(wire.up)} up, {size(wire.down)} down, {size(wire.peer)} between workers"),
+        *((("on the wire", sent),) if wire.up else ()),  # a curious worker's own folder does not have it
         *_training(summary.train, summary),
         *_course(summary.attack, summary),
         *_scores(summary.attack),

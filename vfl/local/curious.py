@@ -2,12 +2,14 @@
 
 import contextlib
 from collections.abc import Iterator
+from math import nan
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from attacker.driver.conclude import Attacked, attacked, conclude
 from attacker.driver.remote import RemoteAttack
-from attacker.interface import Progress, Recovery
+from attacker.interface import Progress, Proposal, Recovery
 from vfl.config import RunConfig
 from vfl.errors import in_words
 from vfl.folder import clear_run, held, transcript_of
@@ -31,7 +33,8 @@ class CuriousParty:
         alone: bool = False,
     ) -> None:
         """Prepare, with a `pipe` to the attack's process if there is one; `alone` in its folder it clears that."""
-        self._alone = alone
+        self._journal = Journal(out) if alone else None
+        """Of its own folder; in the run's folder the coordinator writes the journal until the attack's turn comes."""
         self.config, self.out, self._party, self._estimates = config, out, party, estimates
         self._attack = RemoteAttack(config, out, pipe) if config.attacks_at(party) else None
         self._recorder: TranscriptWriter | None = None
@@ -46,8 +49,12 @@ class CuriousParty:
     def begin(self, setting: Setting) -> None:
         """Start the attack, which may refuse."""
         self.setting = setting
-        if self._alone:
+        if self._journal is not None:
             clear_run(self.out)
+            self._journal.run(self.config, setting.samples, setting.rounds)
+            for worker in range(self.config.federation.workers):
+                self._journal.worker(worker, "joined")  # else no run would begin
+            self._journal.state("running")
         if self._attack is not None:
             self._attack.start(setting, estimates=self._estimates)
         if self.transcript is not None:
@@ -59,6 +66,12 @@ class CuriousParty:
             self._recorder.observe(observation)
         if self._attack is not None:
             self._attack.observe(observation)
+        if self._journal is not None and self.setting is not None:
+            self._journal.round(observation.round, self.setting.rounds, loss=nan, rate=nan, traffic=_not_seen)
+
+    def propose(self, number: int) -> Proposal | None:
+        """Ask the attack of a malicious party what to send in a round that it was shown."""
+        return None if self._attack is None else self._attack.propose(number)
 
     @property
     def attacks(self) -> bool:
@@ -81,19 +94,20 @@ class CuriousParty:
     def conclude(self, rounds: int) -> None:
         """Let the attack recover, and write the party's own folder as a run's."""
         assert self.setting is not None
-        journal = Journal(self.out)
+        assert self._journal is not None
         record = Record(rounds=rounds)
         record.train.stopped_early = rounds < self.setting.rounds
-        try:
-            conclude(self.recover, record, config=self.config, setting=self.setting, out=self.out, journal=journal)
-        except Exception as error:
-            journal.state("ended", str(in_words(error)))
-            raise
-        finally:
-            journal.close()
+        conclude(self.recover, record, config=self.config, setting=self.setting, out=self.out, journal=self._journal)
+
+    def fail(self, error: Exception) -> None:
+        """Say in its own folder why the party's run ended early."""
+        if self._journal is not None and self.setting is not None:
+            self._journal.state("ended", str(in_words(error)))
 
     def close(self) -> None:
         """Leave nothing of the attack behind."""
+        if self._journal is not None:
+            self._journal.close()
         if self._attack is not None:
             self._attack.close()
 
@@ -116,5 +130,13 @@ def curious_party(
         onlooker = CuriousParty(config, party, out, pipe=pipe, estimates=estimates, alone=alone)
         try:
             yield onlooker
+        except Exception as error:
+            onlooker.fail(error)
+            raise
         finally:
             onlooker.close()
+
+
+def _not_seen() -> dict[str, Any]:
+    """Return the traffic of a federation as a worker knows it."""
+    return {"bytes": {}, "workers": []}

@@ -110,6 +110,8 @@ class _Rounds:
         self._record = Record()
         self._follower: Follower | None = None
         self._recorders: list[TranscriptWriter] = []
+        self._asks = False
+        """Whether a malicious party asks the attack in each round, which is then shown it at once."""
 
     async def play(self) -> None:
         """Let all parties join, and play all rounds."""
@@ -122,7 +124,10 @@ class _Rounds:
             self._looks[None].begin(setting)
         self._journal.run(self._config, setting.samples, setting.rounds)
         checkpoints = Checkpoints(self._out, self._config)
-        propose = self._propose if self._config.is_malicious else None
+        for party, look in self._looks.items():
+            if party is not None and self._config.is_malicious:
+                look.ask, self._asks = self._ask, True
+        propose = self._propose if self._config.is_malicious and not self._asks else None
         trainer = Trainer(self._config, setting, session, checkpoints, journal=self._journal, propose=propose)
         await trainer.train(self._observe)
 
@@ -148,18 +153,31 @@ class _Rounds:
         with self._parties.computing(threads=1):
             return self._following().propose(number)
 
+    def _ask(self, seen: PartyObservation) -> Proposal | None:
+        """Show the attack of a malicious party a round, and ask what the party is to send in it."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self._show(seen, (seen,))
+        proposal = self._following().propose(seen.round)
+        torch.set_num_threads(threads)
+        return proposal
+
+    def _show(self, seen: AnyObservation, parts: Sequence[PartyObservation]) -> None:
+        follower = self._following()
+        for recorder, part in zip(self._recorders, parts, strict=False):
+            recorder.observe(part)
+        for _ in follower.follow([seen]):
+            pass
+
     def _observe(self, observation: Observation) -> None:
         """Show the attack a round, while no worker computes: all share torch's threads and its random numbers."""
         with self._parties.computing(threads=1):  # as in the attack's process while the workers go on
             if None in self._looks:
                 self._looks[None].observe(observation)
             parts = tuple(look.seen.pop(observation.round) for look in self._looks.values())
-            follower = self._following()
-            for recorder, part in zip(self._recorders, parts, strict=False):
-                recorder.observe(part)
             seen: AnyObservation = parts[0] if len(parts) == 1 else CoalitionObservation(parts)
-            for _ in follower.follow([seen]):
-                pass
+            if not self._asks:
+                self._show(seen, parts)
             self._on_round(seen)
 
     def conclude(self) -> Simulated:
@@ -181,6 +199,8 @@ class _Look:
     setting: Setting | None = None
     seen: dict[int, PartyObservation] = field(default_factory=dict)
     """By round: with frozen parameters workers are ahead of the coordinator."""
+    ask: Callable[[PartyObservation], Proposal | None] | None = None
+    """Of a malicious party: shows the attack a round before the others are."""
 
     def begin(self, setting: Setting) -> None:
         """Take note of what the party knows."""
@@ -189,6 +209,10 @@ class _Look:
     def observe(self, observation: PartyObservation) -> None:
         """Take in one round."""
         self.seen[observation.round] = observation
+
+    def propose(self, number: int) -> Proposal | None:
+        """Return what a malicious party is to send in a round that it has seen."""
+        return None if self.ask is None else self.ask(self.seen[number])
 
 
 class _Parties:
@@ -237,6 +261,8 @@ class _Parties:
                 trainer.tap.begin(start)
             if self._topology.holds_labels(party):
                 trainer.meet_peers(start)
+            else:
+                trainer.answers.begin(start.output_widths, start.classes)
 
     def load(self, parameters: Parameters) -> None:
         """Give all parties the parameters, if they have older ones."""

@@ -72,15 +72,19 @@ def show_folder(folder: Path, place: Place) -> None:
 
 
 @contextlib.contextmanager
-def live_page(folder: Path, listen: str) -> Iterator[Connection]:
+def live_page(folder: Path, listen: str, *, controls: bool = True) -> Iterator[Connection]:
     """Serve the page of a run that begins; yields where the coordinator hears pause, resume and stop.
+
+    Without `controls`, as at a worker, the page has no such buttons.
 
     The page has a process of its own, so that no browser holds up a round. On a terminal it stays until Ctrl-C.
     """
     place = open_place(listen)
     warm_up()
     heard, sends = context().Pipe(duplex=False)
-    process = context().Process(target=_attend, args=(folder, place, sends, Mark.now(folder)), name="page", daemon=True)
+    process = context().Process(
+        target=_attend, args=(folder, place, sends if controls else None, Mark.now(folder)), name="page", daemon=True
+    )
     process.start()
     sends.close()
     place.listening.close()
@@ -96,7 +100,7 @@ def live_page(folder: Path, listen: str) -> Iterator[Connection]:
         end_process(process, GRACE_SECONDS)
 
 
-def _attend(folder: Path, place: Place, controls: Connection, after: Mark) -> None:
+def _attend(folder: Path, place: Place, controls: Connection | None, after: Mark) -> None:
     """Be the page's process; Ctrl-C is the parent's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()

@@ -5,6 +5,8 @@ from collections import deque
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from vfl.ui.curious import curious
+
 POINTS = 600
 """A curve longer than this loses every other point: no screen shows more."""
 SENTENCES = 6
@@ -100,6 +102,8 @@ class View:
         self.run = {key: single(line[key]) for key in ("seed", "samples", "batch_size", "label_holder")}
         self.run |= {key: single(config[key]["name"]) for key in ("data", "model", "attack")}
         self.run["defence"] = _defence(config["defence"])
+        looks_on = self.run["attack"] != "none"
+        self.run["curious"] = curious(config["adversary"], self.run["label_holder"]) if looks_on else None
         self.rounds = int(line["planned_rounds"])
         self._know(int(line["workers"]) - 1)
 

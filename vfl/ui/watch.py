@@ -108,6 +108,9 @@ def _result(folder: Path) -> dict[str, Any] | None:
         **summary.model_dump(mode="json", include={"ended", "rounds", "samples", "seconds", "bytes"}),
         **summary.train.model_dump(include={"loss_last", "test_accuracy"}),
         "attack": {one.key: value_at(summary.attack, one.place) for one in numbers_in(Attack)},
+        "labels": None if summary.attack.labels is None else summary.attack.labels.model_dump(mode="json"),
+        **summary.attack.model_dump(include={"elsewhere", "labels_named"}),
+        "scored": summary.scored,
         "verdict": asdict(verdict(summary)),
     }
 

@@ -13,6 +13,7 @@ from attacker.exact.notes import ALTERED, NOT_RECOVERED, notes_on_certificates, 
 from attacker.exact.one_gradient.kept import Kept, Seen
 from attacker.exact.one_gradient.people import People
 from attacker.exact.one_gradient.search import Search
+from attacker.exact.one_gradient.several import join_rounds
 from attacker.exact.workers.labels import NOTE
 from attacker.interface import Progress, Recovery
 from attacker.inversion import InversionOptions
@@ -29,15 +30,23 @@ class OneGradient:
     """Collects rounds, solves each by itself, inverts."""
 
     def __init__(
-        self, setting: Setting, choice: Choice, inversion: InversionOptions | None, *, trust_indices: bool
+        self,
+        setting: Setting,
+        choice: Choice,
+        inversion: InversionOptions | None,
+        *,
+        trust_indices: bool,
+        first_round: int = 1,
     ) -> None:
         self._setting, self._choice, self._inversion, self._trusts = setting, choice, inversion, trust_indices
+        self._first_round = first_round
         self._kept, self._evidence = Kept(setting, choice), Evidence(setting, choice.layers)
 
     def observe(self, observation: Observation) -> None:
         """Keep what is needed of a round."""
-        self._evidence.add(observation)
-        self._kept.add(observation)
+        if observation.round >= self._first_round:
+            self._evidence.add(observation)
+            self._kept.add(observation)
 
     def recover(self, progress: Progress) -> Recovery:
         """Solve rounds until every sample is found, then name them."""
@@ -52,7 +61,7 @@ class OneGradient:
         more = bool(self._inversion)
         while more and not search.complete:
             # What one round shows is known in all, and takes others out of their mixtures: again, as long as it helps
-            more = max([search.look(wave, progress) for wave in order])
+            more = max([search.look(wave, progress) for wave in order]) or join_rounds(search, progress)
         return self._recovery(search)
 
     def _recovery(self, search: Search) -> Recovery:

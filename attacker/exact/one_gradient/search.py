@@ -13,11 +13,12 @@ from attacker.exact.one_gradient.kept import Kept
 from attacker.exact.one_gradient.names import Names, made_up, names_of
 from attacker.exact.one_gradient.people import SAME, People
 from attacker.exact.one_gradient.presence import Presence, namesakes, twins
+from attacker.exact.one_gradient.sightings import Sighting, Sightings
 from attacker.exact.rays import Known
 from attacker.exact.step_three import Inverted, step_three
 from attacker.interface import Progress
 from attacker.inversion import InversionOptions
-from attacker.inversion.values import in_levels
+from attacker.inversion.values import on_levels
 from vfl.device import one_thread
 from vfl.maths.loss import is_known
 from vfl.models.whole import WholeModel, known_model
@@ -47,6 +48,7 @@ class Search:
     solved: dict[int, int] = field(default_factory=dict)
     """By round: how many dimensions its known samples had added to its spaces when it was last solved."""
     notes: dict[str, None] = field(default_factory=dict)
+    sightings: Sightings = field(default_factory=Sightings)
     _failed: dict[tuple[int, int], list[Tensor]] = field(default_factory=dict)
     """By round and worker: directions that no data explain."""
 
@@ -65,21 +67,21 @@ class Search:
                 if self._promising(at, present):
                     seen = self.kept.rounds[at]
                     size = len(seen.batch) if self.trusts else None
-                    model = self._model(at)
+                    model = self.model(at)
                     batches.append(
                         (at, solve_batch(self.setting, self.choice, seen, model, size=size, present=present))
                     )
                 progress("one gradient each", done + 1, len(wave))
-        before = self._count()
+        before = self.count()
         for at, batch in batches:
             self.notes.update(dict.fromkeys(batch.notes))
             for row in batch.rows:
                 for person in row.people:
                     self.presence.of[at, person] = 1
         self._add([(at, row) for at, batch in batches for row in batch.rows], progress)
-        return self._count() > before
+        return self.count() > before
 
-    def _count(self) -> tuple[int, int]:
+    def count(self) -> tuple[int, int]:
         """Return what more of is progress."""
         return int(self.people.sure.sum()), int((self.presence.of != 0).sum())
 
@@ -89,7 +91,8 @@ class Search:
         done = len(self.people) >= self.setting.samples and bool(self.people.sure.all())
         return done and (not self.trusts or bool((self.presence.of != 0).all()))
 
-    def _model(self, at: int) -> WholeModel:
+    def model(self, at: int) -> WholeModel:
+        """Return the network of a round."""
         return known_model(self.setting, self.kept.versions[self.kept.rounds[at].version]).eval()
 
     def _identify(self, wave: Sequence[int]) -> None:
@@ -99,32 +102,27 @@ class Search:
         distinctive = self.people.distinctive()
         for at in wave:
             if bool((self.presence.of[at] == 0).any()):
-                self.presence.look(at, self.people, distinctive, self._model(at))
+                self.presence.look(at, self.people, distinctive, self.model(at))
         alike = self.people.alike()
         if not self.trusts:
-            self._merge(alike.triu(1).nonzero().tolist())
+            self.merge(alike.triu(1).nonzero().tolist())
             return
-        self._merge(twins(alike, self.presence.of))
-        self._merge(namesakes(self.presence.names()))
+        self.merge(twins(alike, self.presence.of))
+        self.merge(namesakes(self.presence.names()))
 
-    def _merge(self, groups: Sequence[Sequence[int]]) -> Tensor:
+    def merge(self, groups: Sequence[Sequence[int]]) -> Tensor:
+        """Make one of each group of people, unless their slices differ; return who each of the people is then."""
         self.people, place = self.people.merged([group for group in groups if self.people.may_be_one(group)])
         self.presence.merge(place)
+        self.sightings.follow(place)
         return place
 
     def _present(self, at: int, worker: int) -> Present:
         """Return who takes part in a round, with slices at a worker that are exact."""
         of_use = self.people.exact[:, worker] & (not self.choice.jointly)  # alone a slice would have another h
         who = ((self.presence.of[at] == 1) & of_use).nonzero()[:, 0]
-        exact = self._on_levels(self.people.x[worker][who])
-        return Present(who, Known(self.people.representations(self._model(at), self.choice, worker, who), exact))
-
-    def _on_levels(self, x: Tensor) -> Tensor:
-        """Tell which slices have values that pixels can have, and no others: what is off by a little has not."""
-        rounded = in_levels(x, self.inversion.levels) if self.inversion else None
-        if rounded is None:
-            return torch.zeros(len(x), dtype=torch.bool)
-        return ((x - rounded).abs() < 1e-6).flatten(1).all(dim=1)
+        exact = on_levels(self.people.x[worker][who], self.inversion)
+        return Present(who, Known(self.people.representations(self.model(at), self.choice, worker, who), exact))
 
     def _promising(self, at: int, present: Sequence[Present]) -> bool:
         """Tell whether a round was not solved yet, or its known samples now take more out of its mixtures."""
@@ -142,7 +140,7 @@ class Search:
 
     def _add(self, rows: Sequence[tuple[int, Row]], progress: Progress) -> None:
         """Invert what is new in some rounds."""
-        place = self._merge([sorted(row.people) for _, row in rows if row.people])  # slices that agree are one's
+        place = self.merge([sorted(row.people) for _, row in rows if row.people])  # slices that agree are one's
         wanted: list[tuple[int, Row, dict[int, Tensor], int]] = []
         for at, row in rows:
             person = int(place[next(iter(row.people))]) if row.people else -1
@@ -166,8 +164,11 @@ class Search:
                 continue
             self.people = self.people.joined(found.take(torch.tensor([n])))
             self.presence.add(at, 1)
+            new_one = len(self.people) - 1
+            known = [worker for worker in new if bool(found.residual[n, worker] < NEAR)]
+            self.sightings.all += [Sighting(at, worker, new[worker], new_one) for worker in known]
             if person >= 0:
-                self._merge([[person, len(self.people) - 1]])
+                self.merge([[person, new_one]])
 
     def _fails(self, at: int, worker: int, h: Tensor) -> bool:
         """Tell whether it was tried before, and no data explain it."""
@@ -182,7 +183,7 @@ class Search:
             torch.stack([new.get(worker, nothing) for *_, new, _ in wanted]) for worker, nothing in enumerate(blank)
         )
         inverted = self._jointly(wanted, h, progress) if self.choice.jointly and self.inversion else step_three(
-            self.setting, self.choice, list(self._model(wanted[0][0]).bottoms), h, options=self.inversion,
+            self.setting, self.choice, list(self.model(wanted[0][0]).bottoms), h, options=self.inversion,
             cells=(), progress=progress, versions=[self.kept.versions[version] for version in versions],
             version_of=torch.tensor([versions.index(rounds[at].version) for at, *_ in wanted]),
         )  # fmt: skip
@@ -193,7 +194,7 @@ class Search:
         for worker, own in enumerate(x):
             own[residual[:, worker] >= NEAR] = torch.nan
             loose = (h[worker] > 0).sum(dim=1) < ROOM * own[0].numel()
-            loose &= ~self._on_levels(own) & (residual[:, worker] < UNSURE)
+            loose &= ~on_levels(own, self.inversion) & (residual[:, worker] < UNSURE)
             residual[loose, worker] = UNSURE
         return People(
             x=x,
@@ -211,7 +212,7 @@ class Search:
         slices = [torch.full((len(wanted), *box.shape), torch.nan) for box in setting.boxes]
         residual = torch.full((len(wanted), setting.workers), torch.nan)
         for done, at in enumerate(rounds.unique().tolist()):
-            model, seen = self._model(at), self.kept.rounds[at]
+            model, seen = self.model(at), self.kept.rounds[at]
             for worker, (layer, box) in enumerate(zip(self.choice.layers, setting.boxes, strict=True)):
                 own = ((rounds == at) & h[worker].isfinite().all(dim=1)).nonzero()[:, 0]
                 draws = generator(setting.seed, f"step III of round {seen.number}", worker)

@@ -63,7 +63,7 @@ def test_a_benchs_table_is_kept_and_shown_with_its_commit(docs, tmp_path):
 
 
 def test_a_sweeps_table_is_kept_with_the_commits_of_its_rows(docs, tmp_path):
-    (docs / "page.md").write_text("<!-- table: grid -->\n<!-- end -->\n")
+    (docs / "page.md").write_text("<!-- table: grid -->\n<!-- end -->\n\n![The grid.](images/heatmap-grid.png)\n")
     axes = {
         "defence": {"none": {}, "noise": {"defence": {"name": "noise"}}},
         "attacker": {"exact": {"attack": {"name": "exact"}}},
@@ -71,7 +71,10 @@ def test_a_sweeps_table_is_kept_with_the_commits_of_its_rows(docs, tmp_path):
     plan = planned(tmp_path, axes=axes)
     rows = {"none, exact": row(psnr=99.1), "noise, exact": replace(row(psnr=7.4), commit="0123abc")}
     write_results(tmp_path, plan, rows)
-    keep(tmp_path, docs, EXPERIMENTS, tmp_path)
+    table, picture = keep(tmp_path, docs, EXPERIMENTS, tmp_path)
+    assert (table.name, picture.read_bytes()) == ("grid.json", (tmp_path / "heatmap.png").read_bytes())
+    (tmp_path / "heatmap.png").unlink()
+    assert keep(tmp_path, docs, EXPERIMENTS, tmp_path) == [table]
     fill_docs(docs, EXPERIMENTS, tmp_path)
     page = (docs / "page.md").read_text()
     assert "| defence | exact |\n| --- | --- |\n| none | 99.1 |\n| noise | 7.4 |\n\n" in page

@@ -30,14 +30,14 @@ def traffic(number: int) -> dict:
     return {"bytes": {"up": up, "down": down, "peer": number}, "workers": each}
 
 
-def begin(folder: Path) -> Journal:
+def begin(folder: Path, **changes: object) -> Journal:
     """Begin a run: everybody joins, two rounds are played."""
     folder.mkdir(exist_ok=True)
     journal = Journal(folder)
     journal.state("waiting")
     for worker in range(WORKERS):
         journal.worker(worker, "joined")
-    journal.run(parse_config(CONFIG, "the test"), SAMPLES, ROUNDS)
+    journal.run(parse_config(CONFIG | changes, "the test"), SAMPLES, ROUNDS)
     journal.state("running")
     for number in (1, 2):
         journal.round(number, ROUNDS, loss=2.5 / number, rate=0.0, traffic=lambda number=number: traffic(number))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vfl.errors import UserError
-from vfl.files import read_plain, write_text
+from vfl.files import read_plain, write_atomically, write_text
 from vfl.folder.sweep_results import load_results
 from vfl.limits import JSON_BYTES
 from vfl.sweep.plan import load_plan
@@ -51,6 +51,17 @@ def keep(source: Path, docs: Path, files: Path, kept: Path) -> list[Path]:
         tree |= {"table": _by_cell(source, wanted)}
     found = {key: tree[key] for key in KEYS}
     write_text(target, json.dumps(wanted | found, indent=1, ensure_ascii=False) + "\n")
+    return [target, *_keep_heatmap(source, name, docs)]
+
+
+def _keep_heatmap(source: Path, name: str, docs: Path) -> list[Path]:
+    """Keep a sweep's table as a picture where a page shows it, as images/heatmap-NAME.png."""
+    target = docs / "images" / f"heatmap-{name}.png"
+    drawn = source / "heatmap.png"
+    shown = any(f"(images/{target.name})" in page.read_text(encoding="utf-8") for page in docs.glob("*.md"))
+    if not shown or not drawn.is_file():
+        return []
+    write_atomically(target, lambda file: file.write_bytes(drawn.read_bytes()))
     return [target]
 
 

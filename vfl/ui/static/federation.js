@@ -19,14 +19,16 @@ export class Federation {
     this.svg = svg;
     this.workers = [];
     this.holder = 0;
+    this.curious = null;
     this.moving = false;
     new ResizeObserver(() => this.draw()).observe(svg);
   }
 
-  show(workers, holder) {
-    const changed = workers.length !== this.workers.length || holder !== this.holder;
+  show(workers, holder, curious) {
+    const changed = workers.length !== this.workers.length || holder !== this.holder || curious?.words !== this.curious?.words;
     this.workers = workers;
     this.holder = holder;
+    this.curious = curious;
     if (changed) this.draw();
     this.label();
   }
@@ -50,11 +52,11 @@ export class Federation {
     });
     const links = make("g", {}, this.svg);
     for (const [i, at] of this.places.entries()) {
-      make("line", { class: "link", x1: this.centre.x, y1: this.centre.y, x2: at.x, y2: at.y }, links);
-      if (i !== this.holder && this.places[this.holder]) make("path", { class: "link between", d: this.arc(at) }, links);
+      make("line", { class: this.curious?.coordinator ? "link seen" : "link", x1: this.centre.x, y1: this.centre.y, x2: at.x, y2: at.y }, links);
+      if (i !== this.holder && this.places[this.holder]) make("path", { class: this.reads(i) ? "link between seen" : "link between", d: this.arc(at) }, links);
     }
     this.dots = make("g", {}, this.svg);
-    const middle = make("g", { class: "coordinator" }, this.svg);
+    const middle = make("g", { class: this.curious?.coordinator ? "coordinator curious" : "coordinator" }, this.svg);
     make("circle", { class: "node", cx: this.centre.x, cy: this.centre.y, r: 48 }, middle);
     make("text", { x: this.centre.x, y: this.centre.y + 4 }, middle).textContent = "coordinator";
     this.nodes = this.places.map((at, i) => this.node(at, i, radius));
@@ -66,7 +68,8 @@ export class Federation {
   }
 
   node(at, i, radius) {
-    const group = make("g", { class: i === this.holder ? "worker holder" : "worker" }, this.svg);
+    const looks = this.curious?.workers.includes(i) ? " curious" : "";
+    const group = make("g", { class: `worker${i === this.holder ? " holder" : ""}${looks}` }, this.svg);
     make("circle", { class: "node", cx: at.x, cy: at.y, r: radius }, group);
     const labels = i === this.holder && radius > 20;
     make("text", { x: at.x, y: at.y + (labels ? 0 : 4.5) }, group).textContent = i;
@@ -83,8 +86,14 @@ export class Federation {
     }
     const there = this.workers.filter((w) => !["missing", "lost"].includes(w.state)).length;
     const whose = this.holder === null ? "each has its own samples and labels" : `worker ${this.holder} holds the labels`;
-    const words = `The coordinator and ${this.workers.length} workers, of which ${there} are there; ${whose}`;
+    const looks = (this.curious?.sentences ?? []).map((text) => `. ${text}`).join("");
+    const words = `The coordinator and ${this.workers.length} workers, of which ${there} are there; ${whose}${looks}`;
     this.svg.setAttribute("aria-label", words);
+  }
+
+  // Whether what passes between a worker and the label holder reaches the attack.
+  reads(worker) {
+    return Boolean(this.curious?.workers.some((one) => one === worker || one === this.holder));
   }
 
   // From a worker to the label holder, past the coordinator.

@@ -7,7 +7,7 @@ import { STATES, duration, fixed, percent, size } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
 const federation = new Federation($("federation"));
-const pictures = new Pictures($("pictures"), $("pictures-text"), $("pictures-card"));
+const pictures = new Pictures($("pictures"), $("pictures-text"), $("pictures-card"), $("pictures-title"));
 const losses = new Chart($("loss-chart"), ["training loss", "test loss"], ["--down", "--peer"]);
 const psnr = new Chart($("psnr-chart"), ["PSNR"], ["--up"]);
 let round = 0;
@@ -19,7 +19,7 @@ function show(run) {
   $("state").textContent = STATES[state] ?? state;
   $("state").dataset.state = state;
   document.title = `${STATES[state] ?? state} · ${run.folder} · cafe`;
-  federation.show(run.workers, run.run ? run.run.label_holder : 0); // null: each worker has labels
+  federation.show(run.workers, run.run ? run.run.label_holder : 0, run.run?.curious ?? null); // null: each worker has labels
   if (run.round > round && run.state === "running") federation.flow();
   round = run.round;
   showRounds(run);
@@ -27,6 +27,7 @@ function show(run) {
   showLoss(run);
   pictures.show(run);
   showResult(run, state);
+  showCurious(run);
   showAbout(run);
   showControls(run);
 }
@@ -36,7 +37,7 @@ function showRounds(run) {
   $("rounds").textContent = run.rounds ?? "?";
   $("rounds-bar").max = run.rounds ?? 1;
   $("rounds-bar").value = run.round;
-  for (const way of ["up", "down", "peer"]) $(`bytes-${way}`).textContent = size((run.result ?? run).bytes[way]);
+  for (const way of ["up", "down", "peer"]) $(`bytes-${way}`).textContent = size((run.result?.bytes.up ? run.result : run).bytes[way]);
   $("pace").textContent = pace(run);
 }
 
@@ -49,19 +50,30 @@ function pace(run) {
 }
 
 function showAttack(run) {
-  const known = run.result ? run.result.attack.psnr_mean : run.estimate?.psnr_mean;
-  $("psnr").textContent = fixed(known, 1);
+  [$("known").textContent, $("known-of").textContent] = known(run);
   const step = run.step;
   $("step-bar").max = step?.total || 1;
   $("step-bar").value = run.result ? step?.total || 1 : (step?.done ?? 0);
   $("step").textContent = attackWords(run);
 }
 
+// What the attack knows, in one number and its unit: of images, of rows, of labels.
+function known({ result, estimate }) {
+  const attack = result?.attack ?? estimate ?? {};
+  if ((attack.psnr_mean ?? null) !== null) return [fixed(attack.psnr_mean, 1), "dB mean PSNR"];
+  if (!result) return ["–", "no estimate yet"];
+  if (attack.share_exact !== null) return [percent(attack.share_exact), "of rows exact"];
+  if (attack.label_accuracy !== null) return [percent(attack.label_accuracy), "of labels right"];
+  return ["–", result.elsewhere ? "played elsewhere" : "no score"];
+}
+
 function attackWords(run) {
+  const who = run.run?.curious?.words ?? "it";
   if (run.run?.attack === "none") return "no attack looks on";
+  if (run.result?.elsewhere) return `${run.run?.attack ?? ""}, played by ${who}: the result is in that party's folder`;
   if (run.state === "attacking" && run.step) return `${run.step.name}: ${run.step.done} of ${run.step.total}`;
-  if (run.result) return `${run.run?.attack ?? ""}, ${duration(run.result.seconds.attack)} after the last round`;
-  return { scoring: "the referee compares with the truth", ended: "it made no estimate" }[run.state] ?? "it watches the rounds";
+  if (run.result) return `${run.run?.attack ?? ""} by ${who}, ${duration(run.result.seconds.attack)} after the last round`;
+  return { scoring: "the referee compares with the truth", ended: "it made no estimate" }[run.state] ?? `${who} ${run.run?.curious?.several ? "watch" : "watches"} the rounds`;
 }
 
 function showLoss(run) {
@@ -96,7 +108,7 @@ function showResult(run, state) {
   }));
 }
 
-function scores({ attack, seconds, rounds }) {
+function scores({ attack, seconds, rounds, labels, labels_named }) {
   const found = [["rounds", rounds], ["seconds in all", fixed(seconds.total, 1)]];
   if (attack.psnr_mean !== null) {
     found.push(
@@ -107,6 +119,8 @@ function scores({ attack, seconds, rounds }) {
     );
   }
   if (attack.r2 !== null) found.push(["R2", fixed(attack.r2, 4)], ["rows exact", percent(attack.share_exact)], ["values beyond a guess", percent(attack.gain)]);
+  if (labels) found.push([labels_named === false ? "labels right, up to names" : "labels right", percent(labels.right)], ["guessing labels", percent(labels.guess)]);
+  if (attack.label_auc !== null) found.push(["AUC of labels", fixed(attack.label_auc, 3)]);
   return found;
 }
 
@@ -114,9 +128,15 @@ function showAbout(run) {
   const about = run.run;
   fill($("about"), about ? [
     ["data", `${about.data}, ${about.samples} samples`], ["model", about.model], ["workers", run.workers.length],
-    ["batches of", about.batch_size], ["defence", about.defence], ["attack", about.attack], ["seed", about.seed],
+    ["batches of", about.batch_size], ["defence", about.defence], ["attack", about.attack],
+    ...(about.curious ? [["adversary", about.curious.words]] : []), ["seed", about.seed],
   ] : []);
   $("said").replaceChildren(...run.said.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
+}
+
+function showCurious(run) {
+  const words = run.run?.curious?.sentences ?? [];
+  $("curious").replaceChildren(...words.map((text) => Object.assign(document.createElement("li"), { textContent: text })));
 }
 
 function fill(list, pairs) {

@@ -1,14 +1,17 @@
 // The recovered images: replaced in place as the estimate gets sharper, with the real ones beside them at the end.
 
 export class Pictures {
-  constructor(grid, text, card) {
+  constructor(grid, text, card, title) {
     this.grid = grid;
     this.text = text;
     this.card = card;
+    this.title = title;
     this.number = 0;
   }
 
   show(run) {
+    const curious = run.run?.curious;
+    this.title.textContent = curious ? `What ${curious.words} ${curious.several ? "have" : "has"} rebuilt` : "What was rebuilt";
     this.text.textContent = words(run);
     this.card.hidden = Boolean(run.result) && !run.pictures.number;
     if (run.pictures.number === this.number) return;
@@ -46,8 +49,9 @@ function words(run) {
   const { samples, real, number } = run.pictures;
   if (!number && run.run?.attack === "none") return "No attack looks on.";
   if (!number) return run.state === "ended" ? "The attack made no estimate." : "Nothing yet: the first estimate has not been made.";
-  const total = run.run ? ` of ${run.run.samples}` : "";
-  if (real) return `${samples.length}${total} samples: the real one on the left, what the coordinator rebuilt on the right.`;
+  const all = run.result?.scored ?? run.run?.samples; // those that the adversary knew before are not among them
+  const total = all ? ` of ${all}` : "";
+  if (real) return `${samples.length}${total} samples: the real one on the left, what ${run.run?.curious?.words ?? "the attack"} rebuilt on the right.`;
   const after = run.estimate?.round ? ` after ${run.estimate.round} rounds` : "";
   return `${samples.length}${total} samples, as the attack sees them${after}. They are replaced as the estimate gets better.`;
 }

@@ -1,0 +1,73 @@
+"""The running attack: rounds in as they come, then all samples at once."""
+
+import torch
+
+from attacker.certificate import Evidence
+from attacker.exact.all_rounds.guess import Guess
+from attacker.exact.all_rounds.settle import DONE, settle
+from attacker.exact.all_rounds.stacking import stacked
+from attacker.exact.choice import Choice
+from attacker.exact.notes import notes_on_certificates
+from attacker.exact.workers.labels import NOTE
+from attacker.interface import Progress, Recovery
+from vfl.device import one_thread
+from vfl.errors import UserError
+from vfl.models.whole import first_model
+from vfl.observation import Observation, Setting
+from vfl.seeds import generator
+
+ENOUGH = 12
+"""Rounds of each sample, as an epoch has them, that are kept: more would take longer and tell little."""
+HELD = (
+    "All samples of all rounds were looked for at once, and found none that explain the gradients: what is shown is a "
+    "guess; more epochs may tell"
+)
+
+
+class AllRounds:
+    """Keeps the first rounds whole, as parameters move in each, and looks for all samples in them together."""
+
+    def __init__(self, setting: Setting, choice: Choice) -> None:
+        self._setting, self._choice = setting, choice
+        self._rounds: list[Observation] = []
+        self._evidence = Evidence(setting, choice.layers)
+
+    def observe(self, observation: Observation) -> None:
+        """Keep a round, if it is among the first."""
+        self._evidence.add(observation)
+        if len(self._rounds) < ENOUGH * self._setting.rounds_per_epoch:
+            self._rounds.append(observation)
+
+    def recover(self, progress: Progress) -> Recovery:
+        """Guess all samples, then solve for them."""
+        if not self._rounds:
+            raise UserError("attack exact: no round was observed")
+        setting, layers = self._setting, self._choice.layers
+        known = None if setting.labels is None else torch.tensor(setting.labels).long()
+        with one_thread():
+            stack = stacked(self._rounds, layers, first_model(setting), loss=setting.loss, batch=setting.batch_size)
+            draws = generator(setting.seed, "all rounds")
+            guess = Guess(stack, setting.samples, setting.classes, labels=known, draws=draws)
+            guess.run(progress)
+            labels = guess.labels
+            x, left = settle(stack, guess.x, labels, classes=setting.classes, progress=progress)
+        rows = x.float().split(stack.columns, dim=1)
+        slices = tuple(own.reshape(-1, *box.shape) for own, box in zip(rows, setting.boxes, strict=True))
+        certificates = self._evidence.certify(slices, labels)
+        solved = f"All samples of {len(stack)} rounds at once: half of the units are explained to {left:.0e} of what"
+        return Recovery(
+            slices=slices,
+            representations=rows,
+            layers=tuple(layer.name for layer in layers),
+            labels=labels,
+            certificates=certificates,
+            rounds=tuple(one.round for one in self._rounds),
+            used=("indices", "parameters", "gradients", *(() if known is None else ("labels",)), "scaled columns"),
+            notes=(
+                f"{solved} one sample adds.",
+                *((f"{HELD}.",) if left > DONE else ()),
+                *((f"{self._choice.remark}.",) if self._choice.remark else ()),
+                *notes_on_certificates(certificates, self._evidence),
+                *(() if known is None else (NOTE,)),
+            ),
+        )
