@@ -21,6 +21,8 @@ WORKER, HOLDER = Seat("worker", 2), Seat("label_holder", 0)
         ("coordinator", (COORDINATOR,), "the coordinator"),
         ("label_holder", (HOLDER,), "the label holder"),
         ({"worker": 2}, (WORKER,), "worker 2"),
+        ({"label_holder": "malicious"}, (HOLDER,), "the malicious label holder"),
+        ({"worker": 2, "malicious": True}, (WORKER,), "malicious worker 2"),
         (["coordinator", "label_holder"], (COORDINATOR, HOLDER), "the coordinator and the label holder"),
     ],
 )
@@ -29,7 +31,8 @@ def test_a_config_names_one_seat_or_several_and_is_written_as_it_was_read(said, 
     tree = config.model_dump(mode="json") | {"adversary": said}
     config = type(config).model_validate(tree)
     assert config.seats == seats
-    assert config.model_dump(mode="json")["adversary"] == said == adversary_of(seats)
+    assert config.is_malicious == ("malicious" in words)
+    assert config.model_dump(mode="json")["adversary"] == said == adversary_of(config.seats)
     assert names_of_seats(config.seats) == words
 
 
@@ -39,6 +42,8 @@ def test_a_config_names_one_seat_or_several_and_is_written_as_it_was_read(said, 
         ({"adversary": {"worker": 0}}, "adversary names worker 0, which is the label holder; say label_holder"),
         ({"adversary": {"worker": 4}}, "adversary names worker 4, but the workers are 0 to 3"),
         ({"adversary": ("label_holder", "label_holder")}, "adversary names the label holder twice"),
+        ({"adversary": ({"label_holder": "malicious"}, "coordinator")}, "a malicious party acts alone"),
+        ({"adversary": {"worker": 0, "malicious": True}}, "adversary names worker 0, which is the label holder"),
         ({"adversary": "everybody"}, "adversary: input should be 'coordinator' or 'label_holder'"),
         (
             {"adversary": "label_holder", "federation": {"label_holder": "coordinator"}},
