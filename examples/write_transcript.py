@@ -59,6 +59,29 @@ class Transcript:
             about["samples"] = str(samples)
         self._write(f"round-{number:07d}", tensors, about)
 
+    def outputs(
+        self,
+        number: int,
+        version: int,
+        outputs: Sequence[np.ndarray],
+        answers: Sequence[np.ndarray],
+        top: Arrays,
+        indices: Sequence[int],
+    ) -> None:
+        """Write what reached a server that has the labels and the top model, and none of the parties' networks.
+
+        `outputs` are the parties', `answers` the loss's gradients of them, which it sent back, `top` its own gradients.
+        """
+        each = {f"output.{party}": one for party, one in enumerate(outputs)}
+        each |= {f"answer.{party}": one for party, one in enumerate(answers)}
+        tensors = {name: np.ascontiguousarray(one, dtype=np.float32) for name, one in each.items()}
+        tensors |= {**_named([], top), "indices": np.asarray(indices, dtype=np.int64)}
+        self._write(f"round-{number:07d}", tensors, {"round": str(number), "version": str(version)})
+
+    def known(self, samples: np.ndarray) -> None:
+        """Write the first samples, whole, if that server knows them from elsewhere."""
+        self._write("held", {"auxiliary": np.ascontiguousarray(samples, dtype=np.float32)}, {})
+
     def _write(self, name: str, tensors: Arrays, about: Mapping[str, str]) -> None:
         # The checksum is over the whole file, itself taken as zeros.
         whole = save(dict(tensors), metadata={"sha256": NO_SUM, **about})

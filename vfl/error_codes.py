@@ -153,7 +153,7 @@ CODES: dict[str, Code] = {
     ),
     "E83": Code(
         "a condition of an audit's --fail-if is met",
-        "The audit came to its end, and what it found is more than --fail-if allows, or nothing showed that it is less. "
+        "The audit came to its end. What it found is more than --fail-if allows, or nothing showed that it is less. "
         "Its results are written.",
         "Read audit.html: it names who learns what, and which defence stops it. docs/audit.md, “In a build pipeline”.",
     ),

@@ -19,10 +19,10 @@ from worker.steps import SWITCH
 
 ROUNDING = 1e-4
 """How large what should be zero may be, beside the largest answers of the round; float32 leaves about 1e-7 of these."""
-EVER = 1e-5
-"""The same beside the largest answers of all rounds: those of samples that are classified right are rounding alone."""
-HARMLESS = frozenset({"none", "random_labels", "max_norm"})
-"""Defences of answers that leave the dimensions what they are."""
+EVER = 1e-4
+"""The same beside answers as they are when nothing is learned: those of samples classified right are rounding alone."""
+HARMLESS = frozenset({"none", "random_labels"})
+"""Defences of answers that leave the dimensions what they are; `max_norm` lengthens answers that are rounding."""
 
 
 class AnswersRefusedError(RunFailedError):
@@ -45,8 +45,10 @@ class AnswerChecks:
         if not config.federation.checks.answers or not defences <= HARMLESS:
             return
         loss = loss_of(config.training)
-        if type(build_top(config.model, list(widths), loss.outputs(classes), config.seed)) is LinearTop:
+        top = build_top(config.model, list(widths), loss.outputs(classes), config.seed)
+        if type(top) is LinearTop:
             self._most = loss.directions(classes)
+            self._largest = float(top.fc.weight.detach().norm()) / config.federation.batch_size
 
     def check(self, number: int, answers: Tensor) -> None:
         """Refuse a round's answers if they span more dimensions than the top model's can."""

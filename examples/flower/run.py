@@ -1,8 +1,10 @@
 """A vertical federation in Flower, for real, whose server records: `python examples/flower/run.py FOLDER --flower BIN`.
 
 BIN is the bin folder of an environment of its own with flwr, numpy and safetensors (flwr's and this project's pins do
-not go together). Two companies have halves of the same digits; a SuperLink and two SuperNodes run on this machine. The
-same federation is run by this project first, from the same parameters and batches, into FOLDER/ours to compare with.
+not go together). Two companies have halves of the same digits, and upload gradients; with `--head` three companies
+send outputs to a server that has the labels and the head, as in Flower's own vertical example. A SuperLink and a
+SuperNode for each run on this machine. The same federation is run by this project first, from the same parameters and
+batches, into FOLDER/ours to compare with.
 """
 
 import argparse
@@ -22,6 +24,7 @@ import numpy as np
 import vfl
 from vfl.config import parse_config
 from vfl.datasets.slices import load_data
+from vfl.models.whole import whole_model
 
 HERE = Path(__file__).parent
 CONFIG = {
@@ -32,6 +35,39 @@ CONFIG = {
     "attack": {"name": "exact"},
     "transcript": True,
 }
+HEAD = {
+    "data": {"name": "digits", "samples": 120, "test_samples": 0},
+    "federation": {
+        "workers": 4,
+        "batch_size": 120,
+        "epochs": 3,
+        "label_holder": 3,
+        "label_holder_features": False,
+    },
+    "model": {"name": "mlp", "hidden": [], "output": 8},
+    "training": {"lr": 0.1},
+    "adversary": "label_holder",
+    "auxiliary": 40,
+    "attack": {"name": "inverse_network"},
+    "transcript": True,
+}
+"""The label holder without features is the server: it sees outputs, and knows some people whole."""
+
+
+def prepare_head(folder: Path) -> None:
+    """Run the federation of a server with the head here, and write down where it began."""
+    seen = []
+    ours = vfl.simulate(HEAD, out=folder / "ours", on_round=seen.append)
+    config = parse_config(HEAD, "examples/flower")
+    data, boxes = load_data(config), ours.setting.boxes
+    model = whole_model(config.model, [box.shape for box in boxes], ours.setting.outputs, config.seed)
+    batches = np.stack([one.indices.numpy() for one in seen])
+    top = {f"top.{name}": one.numpy() for name, one in seen[0].top.items()}
+    np.savez(folder / "start.npz", batches=batches, known=data.x[: config.auxiliary].numpy(), **top)
+    _describe(folder)
+    for party, (box, bottom) in enumerate(zip(boxes, model.bottoms, strict=True)):
+        own = {f"bottom.{name}": one.detach().numpy() for name, one in bottom.named_parameters()}
+        np.savez(folder / f"company-{party}.npz", x=box.cut(data.x).flatten(1).numpy(), party=np.array(party), **own)
 
 
 def prepare(folder: Path) -> None:
@@ -43,19 +79,27 @@ def prepare(folder: Path) -> None:
     named |= {f"top.{name}": one for name, one in first.top.items()}
     batches = np.stack([one.indices.numpy() for one in seen])
     np.savez(folder / "start.npz", batches=batches, **{name: one.numpy() for name, one in named.items()})
-    meta = json.loads((folder / "ours" / "transcript" / "meta.json").read_text())
-    (folder / "about.json").write_text(json.dumps({"config": meta["config"], "setting": meta["setting"]}))
+    _describe(folder)
     for party, box in enumerate(ours.setting.boxes):
         labels = {"y": data.y.numpy()} if party == 0 else {}
         np.savez(folder / f"company-{party}.npz", x=box.cut(data.x).flatten(1).numpy(), party=np.array(party), **labels)
 
 
-def run(folder: Path, flower: Path, patience: float = 300) -> dict[str, float]:
-    """Let Flower run the federation; return what its server says at the end."""
-    link, *nodes = _free_ports(3)
+def _describe(folder: Path) -> None:
+    meta = json.loads((folder / "ours" / "transcript" / "meta.json").read_text())
+    (folder / "about.json").write_text(json.dumps({"config": meta["config"], "setting": meta["setting"]}))
+
+
+def run(folder: Path, flower: Path, patience: float = 300, *, head: bool = False) -> dict[str, float]:
+    """Let Flower run the federation that was prepared; return what its server says at the end."""
+    link, *nodes = _free_ports(1 + len(list(folder.glob("company-*.npz"))))
     app, home = folder / "app", folder / "flower"
     shutil.copytree(HERE, app, dirs_exist_ok=True)
     shutil.copy(HERE.parent / "write_transcript.py", app / "vertical")
+    if head:
+        project = (app / "pyproject.toml").read_text()
+        project = project.replace("server_app:app", "head_server:app").replace("client_app:app", "head_client:app")
+        (app / "pyproject.toml").write_text(project)
     home.mkdir(exist_ok=True)
     address = f"127.0.0.1:{link}"
     (home / "config.toml").write_text(f'[superlink.here]\naddress = "{address}"\ninsecure = true\n')
@@ -118,10 +162,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--flower", type=Path, required=True, help="the bin folder of an environment with flwr")
+    parser.add_argument("--head", action="store_true", help="the server has the labels and the head")
     said = parser.parse_args()
     said.folder.mkdir(parents=True, exist_ok=True)
-    prepare(said.folder.resolve())
-    done = run(said.folder.resolve(), said.flower.resolve())
+    (prepare_head if said.head else prepare)(said.folder.resolve())
+    done = run(said.folder.resolve(), said.flower.resolve(), head=said.head)
     each = 1000 * done["seconds_recording"] / done["rounds"]
     print(f"{done['rounds']} rounds of {1000 * done['seconds'] / done['rounds']:.0f} ms, recording {each:.1f} ms of it")
-    print(f"cafe attack {said.folder}/transcript --attack exact")
+    print(f"cafe attack {said.folder}/transcript --attack {'inverse_network' if said.head else 'exact'}")

@@ -16,7 +16,7 @@ from vfl.topology import Topology
 
 WORST = ("exact", "label_clusters", "output_inversion")
 """Where these run they have left little to others, in seconds: they come first."""
-SLOW = ("attacker.matching.", "attacker.cafe")
+SLOW = ("attacker.matching.", "attacker.cafe", "attacker.outputs.sdar")
 """Modules of attacks that take thousands of iterations: they come last."""
 NOT_SHOWN = "that says nothing about safety"
 

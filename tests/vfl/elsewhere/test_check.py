@@ -165,6 +165,69 @@ def test_a_writer_without_torch_makes_a_transcript_that_is_taken(tmp_path, capsy
     assert known_model(Transcript(tmp_path / "theirs").setting, read.parameters)
 
 
+HEAD = small_config(
+    federation={"workers": 3, "batch_size": 12, "label_holder": 2, "label_holder_features": False},
+    data={"name": "digits", "samples": 24, "test_samples": 0},
+    adversary="label_holder",
+    auxiliary=10,
+    attack={"name": "inverse_network"},
+    transcript=True,
+)
+
+
+@pytest.fixture
+def head(tmp_path):
+    """What a server with the labels and the top model saw, as a run of ours has it, and as the writer puts it."""
+    seen = []
+    vfl.simulate(HEAD, out=tmp_path / "ours", on_round=seen.append)
+    ours = tmp_path / "ours" / "transcript"
+    meta = json.loads((ours / "meta.json").read_text())
+    known = Transcript(ours).setting.held.auxiliary
+
+    def write(folder, outputs=lambda one: one, known=known):
+        with without_torch().Transcript(folder, meta["config"], meta["setting"]) as transcript:
+            if known is not None:
+                transcript.known(known.numpy())
+            for one in seen:
+                top, gradients = ({n: p.numpy() for n, p in each.items()} for each in (one.top, one.top_gradients))
+                transcript.parameters(one.round, [], top)
+                sent, answers = ([part.numpy() for part in each] for each in (one.outputs, one.answers))
+                transcript.outputs(one.round, one.round, outputs(sent), answers, gradients, one.indices.numpy())
+        return folder
+
+    return write, ours
+
+
+def test_what_a_server_with_the_head_saw_is_taken_from_the_writer_like_a_run_of_ours(head, tmp_path, capsys):
+    write, ours = head
+    check(write(tmp_path / "theirs"))
+    said = capsys.readouterr().out
+    assert "seen by: the label holder" in said
+    assert "\n  inverse_network: can run\n" in said
+    for left, right in zip(Transcript(tmp_path / "theirs"), Transcript(ours), strict=True):
+        assert left.indices.tolist() == right.indices.tolist()
+        for kind in ("outputs", "answers"):
+            assert all(map(torch.equal, getattr(left, kind), getattr(right, kind)))
+        assert all(torch.equal(left.top_gradients[name], one) for name, one in right.top_gradients.items())
+
+
+def test_outputs_that_do_not_fit_and_what_is_not_there_are_a_sentence_each(head, tmp_path):
+    write, _ = head
+    narrow, endless = (lambda sent: [sent[0][:, :-1], *sent[1:]]), (lambda sent: [sent[0] / 0, *sent[1:]])
+    for at, (change, sentence) in enumerate(
+        [
+            ({"outputs": narrow}, "has for output.0 .* the run's model .* is it of another run"),
+            ({"outputs": endless}, "has values of output.0 that are not finite"),
+            ({"known": None}, "lacks held.safetensors, what the party that wrote it holds itself"),
+        ]
+    ):
+        with np.errstate(all="ignore"):
+            folder = write(tmp_path / str(at), **change)
+        with pytest.raises(UserError, match=sentence) as raised:
+            check(folder)
+        assert "\n" not in str(raised.value)
+
+
 def test_the_writer_imports_neither_torch_nor_this_project():
     code = "import sys; import write_transcript; assert not {'torch', 'vfl'} & sys.modules.keys()"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "examples", capture_output=True, text=True)
