@@ -25,7 +25,7 @@ from attacker.inversion.spread import in_parallel
 from vfl.models.layers import representation
 
 CHUNK = 32
-CLOSE, CLEAR = 0.6, 0.8
+CLOSE, CLEAR = 0.1, 0.5
 """A row may be the sample's if what was predicted is so near to it, relative, and so much nearer than to others."""
 PARTNERS = 4
 """Rounds that are taken together at most, the nearest: more cost time, and two are often enough."""
