@@ -9,9 +9,10 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from attacker.exact import Exact
-from attacker.exact.one_gradient import search
+from attacker.exact.one_gradient import recover, search
 from attacker.exact.one_gradient.batch import Batch
 from attacker.interface import Recovery, silent
+from attacker.inversion import InversionOptions
 from attacker.refusal import RefusalError
 from tests.attacker.test_exact_attack import images, setting_for
 from vfl.local.one_process import observations
@@ -95,6 +96,25 @@ def test_what_the_first_epoch_hides_a_later_round_shows(monkeypatch: pytest.Monk
     assert found(setting, recovery, x) == 12
     lost = set(rounds) - {1, 2, 3}
     assert lost  # rounds of the second epoch, those that have what is missing
+
+
+def test_slices_that_no_round_determines_are_joined_over_their_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = images(8)
+    setting = setting_for(x, 4, 4, frozen=False, workers=2)
+    monkeypatch.setattr(search, "ROOM", 1e9)  # as if every h had too few values
+    joined: list[int] = []
+    join = recover.join_rounds
+
+    def counting(found: search.Search, progress: Any) -> bool:
+        before = int(found.people.sure.sum())
+        more = join(found, progress)
+        joined.append(int(found.people.sure.sum()) - before)
+        return more
+
+    monkeypatch.setattr(recover, "join_rounds", counting)
+    recovery = recovered(setting, x, y, inversion=InversionOptions(levels=0))
+    assert joined[0] > 0  # none was sure before
+    assert found(setting, recovery, x) == 8
 
 
 @pytest.mark.parametrize("trust", [True, False])
