@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacker.active.line import SHARE, Groups, Line
 from attacker.active.network import GAIN, Counting, Head, Network, Telling
-from attacker.active.samples import Samples, Told, nobody, put_together
+from attacker.active.samples import Samples, Told, put_together
 from attacker.active.sight import Sight, drawn_direction, sight_of
 from vfl.observation import ModelTensors, Observation
 
@@ -23,9 +23,11 @@ AGREES = 3e-3
 KNOWN, SLACK = 5e-5, 5e-5
 """How well a row is known along a direction, relative to its size; what float32 leaves of a share."""
 STUCK = 2
-"""After so many measurements that settled nothing another worker tells, or the batch is left as it is."""
-TELLERS = 3
-"""So many workers tell, one after the other, as long as samples are left."""
+"""After so many measurements that settled nothing another worker tells."""
+CYCLES = 2
+"""So often every worker tells, as long as samples are left."""
+AT_FIRST = 2.5
+"""How often each row is measured, at the most, when a worker tells for the first time."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Batch:
         self._measured: list[Measured] = []
         self._left: list[int] = []
         """After each measurement since that worker tells, how many groups were to be measured once more."""
-        self._before, self._together = nobody(len(network.bottoms)), dict[tuple[int, int], Samples]()
-        """The samples as of the workers that told before; by how much was measured and told, as of now."""
+        self._together: tuple[int, Samples] | None = None
+        """The samples, as of so many measurements."""
         self._proposed: ModelTensors | None = None
 
     def propose(self) -> ModelTensors:
@@ -101,16 +103,16 @@ class Batch:
         if not self._groups:
             return None
         found, rows = self._samples(), []
-        errors = torch.full(found.groups.shape, torch.nan, dtype=torch.float64)
+        samples, known = len(self.indices), len(found.groups)
+        errors = torch.full((samples, len(self._groups)), torch.nan, dtype=torch.float64)
         for worker, own in enumerate(self._groups):
-            of, error = found.groups[:, worker], self._errors(worker)
-            known = of >= 0
-            row = torch.full((len(of), own.x.shape[1]), torch.nan, dtype=torch.float64)
-            row[known] = own.x[of[known]]
-            errors[known, worker] = error[of[known]]
+            of = found.groups[:, worker]
+            row = torch.full((samples, own.x.shape[1]), torch.nan, dtype=torch.float64)
+            row[:known], errors[:known, worker] = own.x[of], self._errors(worker)[of]
             rows.append(row)
-        errors[~found.sure & (found.groups >= 0).all(dim=1)] = torch.nan  # rows that may be of several samples
-        return Apart(rows, errors, found.one)
+        one = torch.zeros(samples, dtype=torch.bool)
+        one[:known] = found.one
+        return Apart(rows, errors, one)
 
     def _isolating(self) -> ModelTensors:
         pairs = list(zip(self._network.bottoms, self._lines, strict=True))
@@ -129,20 +131,16 @@ class Batch:
             self.done = True
         elif all(line.divided for line in self._lines):
             self._groups = [line.groups().merged() for line in self._lines]
-            self._tellers = [max(range(len(self._groups)), key=lambda worker: len(self._groups[worker]))]
+            self._tellers = [self._order[0]]
+
+    @property
+    def _order(self) -> list[int]:
+        """The workers as they tell: the one whose rows are told of best by all others, the most different, last."""
+        return sorted(range(len(self._groups)), key=lambda worker: len(self._groups[worker]))
 
     @property
     def _teller(self) -> int:
         return self._tellers[-1]
-
-    def _next_teller(self) -> int | None:
-        """Return who tells next: of those that have not, the one with the most different rows left, if any are."""
-        samples = self._samples()
-        left = [int(samples.left_of(worker, own).counts.gt(0).sum()) for worker, own in enumerate(self._groups)]
-        able = [worker for worker in range(len(left)) if worker not in self._tellers]
-        if not able or len(self._tellers) == min(TELLERS, max(1, len(left) - 1)) or max(left) == 0:
-            return None
-        return max(able, key=lambda worker: left[worker])
 
     def _units(self, worker: int) -> int:
         """Return how many units of a worker are left to count with."""
@@ -153,9 +151,7 @@ class Batch:
         """Choose what is told, and which groups are measured along which directions."""
         telling, bias = None, _logit(SHARE)
         if len(self._groups) > 1:
-            own = self._groups[self._teller]
-            left = self._samples().left_of(self._teller, own).counts > 0
-            rows = own.x[left] if bool(left.any()) else own.x
+            rows = self._groups[self._teller].x
             telling, bias = _spread(rows, drawn_direction(rows.shape[1], self._random)), -TOLD
         self._telling = telling, bias
         wanted = self._wanted()
@@ -175,12 +171,9 @@ class Batch:
         """Return by worker which groups are to be measured once more: not seen yet, or of which it is open whose."""
         samples, wanted = self._samples(), []
         for worker, own in enumerate(self._groups):
-            of = samples.groups[:, worker]
-            open_ones = torch.zeros(len(own), dtype=torch.bool)
-            settled = torch.zeros(len(own), dtype=torch.bool)
-            settled[of[of >= 0]] = True
-            open_ones[samples.left_of(worker, own).counts > 0] = True
-            wanted.append((open_ones & ~settled) | self._errors(worker).isnan())
+            shown = samples.shown.get((self._teller, worker), torch.full((len(own),), -1))
+            is_open = (shown < 0) & (own.counts == 1) & (samples.left_of(worker, own) > 0)
+            wanted.append(self._errors(worker).isnan() | (is_open & (worker != self._teller)))
         return wanted
 
     def _measure(self, seen: list[Tensor]) -> None:
@@ -198,31 +191,26 @@ class Batch:
             errors.append(error)
         shares, slack = _shares(self._groups[self._teller], telling, bias)
         self._measured.append(Measured(self._teller, shares, slack, sums, errors))
-        wanted = [int(one.sum()) for one in self._wanted()]
-        self._left.append(sum(wanted))
-        stuck = len(self._left) > STUCK and 2 * self._left[-1] <= self._units(self._teller)
-        stuck = stuck and self._left[-1] == self._left[-1 - STUCK]
+        self._left.append(sum(int(one.sum()) for one in self._wanted()))
+        stuck = len(self._left) > STUCK and self._left[-1] == self._left[-1 - STUCK]
         each = max(-(-len(own) // max(1, self._units(worker) // 2)) for worker, own in enumerate(self._groups))
-        if stuck or self._left[-1] == 0 or len(self._left) >= self._measurements * each:
+        again = len(self._tellers) > len(self._groups)
+        if stuck or self._left[-1] == 0 or len(self._left) >= (self._measurements if again else AT_FIRST) * each:
             self._go_on()
 
     def _go_on(self) -> None:
         """Let another worker tell, if samples are left that it may part; else the batch is done."""
-        teller = self._next_teller()
-        if teller is None or bool(self._samples().sure.all()):
-            self.done = True
-        else:
-            self._before, self._left = self._samples(), []
-            self._tellers.append(teller)
+        order, found = self._order, len(self._samples().groups)
+        self.done = found == len(self.indices) or len(self._tellers) == CYCLES * len(order)
+        self._tellers.append(order[len(self._tellers) % len(order)])
+        self._left = []
 
     def _samples(self) -> Samples:
         """Put the samples together as far as they were told of."""
-        so_far = len(self._measured), len(self._tellers)
-        if so_far not in self._together:
-            self._together = {
-                so_far: put_together(self._groups, self._before, _told_by(self._teller, self._measured, self._groups))
-            }
-        return self._together[so_far]
+        if self._together is None or self._together[0] != len(self._measured):
+            told = [_told_by(teller, self._measured, self._groups) for teller in set(self._tellers)]
+            self._together = len(self._measured), put_together(self._groups, told)
+        return self._together[1]
 
     def _errors(self, worker: int) -> Tensor:
         """Return how far a group's row is from the measurements that agree with it; NaN where none does."""
@@ -258,7 +246,8 @@ def _shares(groups: Groups, telling: Telling | None, bias: float) -> tuple[Tenso
     if telling is None:
         share = torch.full((len(groups),), 1 / (1 + math.exp(-bias)), dtype=torch.float64)
         return share, torch.full_like(share, SLACK)
-    step = KNOWN * groups.sizes.unsqueeze(1) * telling.direction.double()
+    known = KNOWN + groups.error  # of a group of nearly equal rows each may be so far from their mean
+    step = (known * groups.sizes).unsqueeze(1) * telling.direction.double()
     low, middle, high = (torch.sigmoid(telling(rows) + bias) for rows in (groups.x - step, groups.x, groups.x + step))
     return middle, SLACK + torch.maximum((high - middle).abs(), (middle - low).abs())
 

@@ -1,17 +1,20 @@
-"""The samples of a batch: every worker's groups put together by what one worker, and then another, told.
+"""The samples of a batch: every worker's groups put together by what each worker, in turn, told of its own.
 
-Equal rows of the worker that tells are told alike, so whose are whose at the others stays open. What is certain is
-taken out, and among what is left another worker tells.
+A worker's output moves the share of one class in a way that the attack has chosen, another in every measurement. What
+flows back to a row of any other worker is that share (less 1 for rows of the one class). So a row that is alone at
+another worker shows which of the telling worker's groups its sample is in, however many samples that group has.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from attacker.active.line import Groups
-from attacker.active.link import Slots, crossed, linked
+
+DOUBT = 1e-3
+"""How many groups may fit by chance, on average, for one that fits to be believed."""
 
 
 @dataclass(frozen=True)
@@ -29,50 +32,78 @@ class Told:
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of a batch, in no order."""
+    """The samples of a batch that are certain, in no order, and which rows show whose they are."""
 
     groups: Tensor
-    """(samples, workers): the group of each, -1 where that is not certain."""
+    """(samples, workers): the group of each."""
     one: Tensor
     """Whether a sample is of the one class."""
-    sure: Tensor
-    """Whether all its groups are certain to be of one sample."""
+    shown: dict[tuple[int, int], Tensor]
+    """By worker that told and worker: for each group of the latter that of the former, -1 where it is not certain."""
 
-    def left_of(self, worker: int, own: Groups) -> Groups:
-        """Return a worker's groups with those rows that no certain sample has."""
-        of = self.groups[self.sure, worker]
-        counts, ones = (own.counts.clone(), own.ones.clone())
-        counts.index_add_(0, of, torch.full_like(of, -1))
-        ones.index_add_(0, of, -self.one[self.sure].long())
-        return replace(own, counts=counts, ones=ones)
+    def left_of(self, worker: int, own: Groups) -> Tensor:
+        """Return how many rows of each of a worker's groups no certain sample has."""
+        return own.counts - self.groups[:, worker].bincount(minlength=len(own))
 
 
-def nobody(workers: int) -> Samples:
-    """Return no samples of so many workers."""
-    return Samples(torch.zeros(0, workers, dtype=torch.int64), *(torch.zeros(0, dtype=torch.bool),) * 2)
+def put_together(groups: Sequence[Groups], told: Sequence[Told]) -> Samples:
+    """Return the samples of which a row, alone at its worker, shows the groups at all others."""
+    shown = {
+        (one.teller, worker): shown_by(groups[one.teller], own, one, worker)
+        for one in told
+        for worker, own in enumerate(groups)
+        if worker != one.teller
+    }
+    rows, ones = torch.zeros(0, len(groups), dtype=torch.int64), torch.zeros(0, dtype=torch.bool)
+    for anchor in sorted(range(len(groups)), key=lambda worker: -len(groups[worker])):
+        own = groups[anchor]
+        unknown = torch.full((len(own),), -1, dtype=torch.int64)
+        columns = [shown.get((worker, anchor), unknown) for worker in range(len(groups))]
+        columns[anchor] = torch.arange(len(own))
+        found, free = torch.stack(columns, dim=1), own.counts - rows[:, anchor].bincount(minlength=len(own))
+        new = (found >= 0).all(dim=1) & (free > 0) & ((own.counts == 1) | (len(groups) == 1))
+        times = own.counts[new] if len(groups) == 1 else torch.ones(int(new.sum()), dtype=torch.int64)
+        rows = torch.cat([rows, found[new].repeat_interleave(times, dim=0)])
+        ones = torch.cat([ones, _ones(own, new, times)])
+    sure = torch.ones(len(rows), dtype=torch.bool)
+    for worker, own in enumerate(groups):  # more samples than rows: something does not hold
+        sure &= (rows[:, worker].bincount(minlength=len(own)) <= own.counts)[rows[:, worker]]
+    last, one = _last(groups, rows[sure], ones[sure])
+    return Samples(torch.cat([rows[sure], last]), torch.cat([ones[sure], one]), shown)
 
 
-def put_together(groups: Sequence[Groups], before: Samples, told: Told) -> Samples:
-    """Return the samples that were certain before, and the others as far as what another worker told goes."""
-    sure = Samples(before.groups[before.sure], before.one[before.sure], before.sure[before.sure])
-    return _joined(sure, _next(sure, groups, told))
+def _last(groups: Sequence[Groups], rows: Tensor, ones: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the samples that nobody else can be: of those left, all but one worker have rows of one group alone."""
+    left = [own.counts - rows[:, worker].bincount(minlength=len(own)) for worker, own in enumerate(groups)]
+    several = [worker for worker, counts in enumerate(left) if int((counts > 0).sum()) > 1]
+    if len(several) > 1 or not bool((left[0] > 0).any()):
+        return rows[:0], ones[:0]
+    which = several[0] if several else 0
+    own, there = groups[which], left[which] > 0
+    of_one = own.ones - rows[ones, which].bincount(minlength=len(own))
+    place = torch.arange(len(own))[there].repeat_interleave(left[which][there])
+    columns = [torch.full_like(place, int(counts.argmax())) for counts in left]
+    columns[which] = place
+    first = (place.bincount(minlength=len(own)).cumsum(0) - left[which])[place]
+    return torch.stack(columns, dim=1), torch.arange(len(place)) - first < of_one[place]
 
 
-def _next(sure: Samples, groups: Sequence[Groups], told: Told) -> Samples:
-    """Return the samples that are left when the certain ones are gone, as another worker's telling has them."""
-    left = [sure.left_of(worker, own) for worker, own in enumerate(groups)]
-    slots = Slots.of(left[told.teller], told.shares, told.slack)
-    known = sure.groups[:, told.teller]
-    links = []
-    for worker, own in enumerate(left):
-        of = sure.groups[:, worker]
-        sums = told.sums[worker].index_add(0, of, -told.shares[known])
-        extra = torch.zeros_like(sums).index_add(0, of, told.slack[known].square())
-        links.append(slots.group if worker == told.teller else linked(slots, own, sums, extra))
-    found = torch.stack(links, dim=1)
-    return Samples(found, slots.one, (found >= 0).all(dim=1) & ~crossed(slots, found))
+def _ones(own: Groups, new: Tensor, times: Tensor) -> Tensor:
+    first = (times.cumsum(0) - times).repeat_interleave(times)
+    return (torch.arange(int(times.sum())) - first) < own.ones[new].repeat_interleave(times)
 
 
-def _joined(first: Samples, second: Samples) -> Samples:
-    pairs = ((first.groups, second.groups), (first.one, second.one), (first.sure, second.sure))
-    return Samples(*(torch.cat(pair) for pair in pairs))
+def shown_by(teller: Groups, own: Groups, told: Told, worker: int) -> Tensor:
+    """Return for each group of a worker the teller's group that it shows, -1 for several rows or where it is open."""
+    found, sums = torch.full((len(own),), -1, dtype=torch.int64), told.sums[worker]
+    others = teller.counts - teller.ones
+    for place in ((own.counts == 1) & ~sums.isnan().all(dim=1)).nonzero().flatten().tolist():
+        seen = ~sums[place].isnan()
+        slack = told.slack[:, seen]
+        able = (teller.ones if bool(own.ones[place]) else others) > 0
+        if float((2 * slack[able]).prod(dim=1).sum()) > DOUBT:
+            continue
+        fits = (((told.shares[:, seen] - sums[place, seen]).abs() < slack).all(dim=1) & able).nonzero().flatten()
+        if len(fits) == 1:
+            found[place] = fits[0]
+    return found

@@ -28,9 +28,8 @@ class Sight:
 def sight_of(rows: Tensor, wanted: Tensor, times: Tensor, units: int, *, random: torch.Generator) -> Sight:
     """Put thresholds around the wanted rows, those that were seen the fewest times first, while there are units."""
     several = [drawn_direction(rows.shape[1], random) for _ in range(DIRECTIONS)]
-    direction = max(several, key=partial(_clearness, rows))
-    along, order = (rows @ direction.double()).sort()
-    edges = torch.cat([along[:1] - 1, (along[1:] + along[:-1]) / 2, along[-1:] + 1]).float()
+    direction = max(several, key=partial(_clear, rows, wanted))
+    _, order, edges, crowded = _edges(rows, direction)
     places = wanted[order].nonzero().flatten()
     places = places[times[order][places].argsort(stable=True)]
     taken: dict[int, int] = {}
@@ -41,9 +40,15 @@ def sight_of(rows: Tensor, wanted: Tensor, times: Tensor, units: int, *, random:
             taken |= {edge: len(taken) + count for count, edge in enumerate(new)}
             chosen.append(place)
     low, high = (torch.tensor([taken[place + end] for place in chosen], dtype=torch.int64) for end in (0, 1))
-    room = torch.minimum(along - edges[:-1], edges[1:] - along)[chosen]
-    crowded = room < CROWDED * along[chosen].abs().clamp(min=1.0)
-    return Sight(direction, edges[list(taken)], order[chosen], low, high, crowded)
+    return Sight(direction, edges[list(taken)], order[chosen], low, high, crowded[chosen])
+
+
+def _edges(rows: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return where rows are along a direction, their order, the thresholds between them, and who is too near to one."""
+    along, order = (rows @ direction.double()).sort()
+    edges = torch.cat([along[:1] - 1, (along[1:] + along[:-1]) / 2, along[-1:] + 1]).float()
+    room = torch.minimum(along - edges[:-1], edges[1:] - along)
+    return along, order, edges, room < CROWDED * along.abs().clamp(min=1.0)
 
 
 def drawn_direction(features: int, random: torch.Generator) -> Tensor:
@@ -53,6 +58,7 @@ def drawn_direction(features: int, random: torch.Generator) -> Tensor:
     return unit
 
 
-def _clearness(rows: Tensor, direction: Tensor) -> float:
-    gaps = (rows @ direction.double()).sort().values.diff()
-    return float(gaps.quantile(0.1)) if len(gaps) else 0.0
+def _clear(rows: Tensor, wanted: Tensor, direction: Tensor) -> int:
+    """Return how many of the wanted rows are clear of all others along a direction."""
+    _, order, _, crowded = _edges(rows, direction)
+    return int((wanted[order] & ~crowded).sum())

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacker.active.batch import Batch
-from attacker.active.line import SHARE, Groups, Line
-from attacker.active.link import Slots, crossed, linked
+from attacker.active.line import SHARE, Line
 from attacker.active.network import GAIN, Counting, Dense, Head, Network
 from attacker.start import start_attack
 from tests.support import run_in_processes
@@ -80,31 +79,6 @@ def test_chosen_parameters_make_autograds_gradients_the_sums_that_are_counted(ro
     torch.testing.assert_close(seen[:, -1], beyond.double().t() @ flows, rtol=1e-5, atol=1e-4)
     wanted = (beyond.double() * flows.unsqueeze(1)).t() @ x.double()
     torch.testing.assert_close(seen[:, :-1], wanted, rtol=1e-4, atol=1e-4)
-
-
-def test_rows_of_two_workers_are_put_together_by_what_one_tells():
-    random = torch.Generator().manual_seed(0)
-    one = torch.rand(12, generator=random) < 0.5
-    shares = torch.rand(12, 3, generator=random, dtype=torch.float64)
-    counts = torch.ones(12, dtype=torch.int64)
-    teller = Groups(torch.randn(12, 4, generator=random, dtype=torch.float64), counts, one.long(), torch.zeros(12))
-    members = [[0], [3], [5, 7], [11], [1, 2, 4, 6, 8, 9, 10]]  # equal rows at the other worker are one group
-    sums = torch.stack([shares[group].sum(0) for group in members])
-    sizes, ones = (torch.tensor([fold(group) for group in members]) for fold in (len, lambda g: int(one[g].sum())))
-    others = Groups(torch.randn(5, 4, dtype=torch.float64), sizes, ones, torch.zeros(5))
-    slots = Slots.of(teller, shares, torch.full_like(shares, 1e-5))
-    found = linked(slots, others, sums)
-    assert [found[slot].item() for slot in range(12)] == [
-        next(place for place, group in enumerate(members) if slot in group) for slot in range(12)
-    ]
-    assert (linked(slots, others, sums + 0.01) < 0).sum() > 5  # other sums than any samples make: nobody is placed
-
-
-def test_equal_rows_of_the_teller_do_not_say_which_rows_of_two_others_belong_together():
-    slots = Slots(torch.tensor([0, 0, 1, 2, 2]), torch.tensor([True] * 3 + [True, False]), torch.zeros(5, 1), None)
-    links = torch.tensor([[0, 0, 5], [0, 1, 4], [1, 2, 3], [2, 3, 1], [2, 4, 2]])
-    assert crossed(slots, links).tolist() == [True, True, False, False, False]
-    assert not crossed(slots, links[:, :2]).any()
 
 
 def _recovered(out):
