@@ -20,7 +20,7 @@ TOLD = 2.0
 AGREES = 3e-3
 """How far a row may be from what a measurement has for it, relative to its size; else it was another that was seen."""
 
-KNOWN, SLACK = 5e-5, 5e-5
+KNOWN, SLACK = 2e-4, 5e-5
 """How well a row is known along a direction, relative to its size; what float32 leaves of a share."""
 STUCK = 2
 """After so many measurements that settled nothing another worker tells."""
