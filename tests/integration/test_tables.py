@@ -86,7 +86,7 @@ def test_recovered_rows_are_shown_in_the_units_of_the_file(adult):
 
 def test_too_few_epochs_are_refused_with_the_number_that_would_do(tmp_path):
     file = ROOT / "configs" / "tables" / "adult.yaml"
-    narrow = ("--set", "federation.epochs=6", "--set", "model.output=4")  # no later layer holds a batch either
+    narrow = ("--set", "federation.epochs=5", "--set", "model.output=4")  # no later layer holds a batch either
     done = cafe("run", file, *narrow, "--out", tmp_path, cwd=ROOT)
     assert done.returncode == 2
     assert re.search(
