@@ -158,9 +158,13 @@ def test_a_coalitions_parties_keep_what_they_saw_and_one_command_puts_it_togethe
         code, words = composed.say(with_seats(UP))
         assert code == 0, words
         assert composed.say(with_seats(DOWN))[0] == 0
-    recorded = ["/seen/results/transcript", "/seen/results-seats/worker-2/transcript"]
-    docker("run", "--rm", "--volume", f"{tmp_path}:/seen", IMAGE, "attack", *recorded, "--out", "/tmp/together")
+    seen = ("--volume", f"{composed.results}:/seen", "--volume", f"{tmp_path / 'results-seats/worker-2'}:/seen-2")
+    recorded = ("/seen/coordinator/transcript", "/seen-2/worker-2/transcript")
+    docker("run", "--rm", "--user", "1000:1000", *seen, IMAGE, "attack", *recorded, "--out", "/seen/together")
     assert load_summary(composed.results).attack.elsewhere
+    found = load_summary(composed.results / "together").attack
+    assert found.name == "label_clusters"
+    assert found.label_accuracy > 0.5  # ten classes
 
 
 def with_seats(line):
