@@ -5,6 +5,7 @@ from functools import cached_property
 
 from vfl.config import RunConfig
 from vfl.datasets.slices import WorkerData
+from vfl.errors import CafeError
 from vfl.models import build_bottom, output_width
 from vfl.partition import Shape, partition
 
@@ -18,6 +19,7 @@ class Widths:
     def __init__(self, config: RunConfig, data: WorkerData, worker: int) -> None:
         self._config, self._box, self._worker = config, data.box, worker
         self._place = config.topology.bottom_of(worker)
+        self._known: dict[tuple[str, Shape], int] = {}
 
     def problems(self, widths: Sequence[int]) -> Iterator[str]:
         """Yield which of the coordinator's numbers cannot be."""
@@ -37,28 +39,37 @@ class Widths:
             slices = own
         else:
             slices = {place: self._slices(place) for place in range(topology.bottoms)} | own
-        known: dict[tuple[str, Shape], int] = {}
         bounds = {}
         for place, shapes in slices.items():
-            found = [self._width(place, shape, known) for shape in shapes]
+            found = [self._width(place, shape) for shape in shapes]
             bounds[place] = (min(found), max(found))
         return bounds
 
     def _slices(self, place: int) -> tuple[Shape, Shape]:
-        """Return the smallest and the largest slice that a worker can have."""
+        """Return the smallest and the largest slice that a worker can have; of a table, those that its model takes."""
         whole, topology = self._box.sample_shape, self._config.topology
         if len(whole) == IMAGE:
             shape = partition(whole, topology.feature_holders, self._config.federation.slices)[place].shape
             return shape, shape
-        return (1,), whole
+        sizes = range(1, whole[0] + 1)
+        least = next((size for size in sizes if self._takes(place, size)), whole[0])
+        return (least,), (next((size for size in reversed(sizes) if self._takes(place, size)), least),)
 
-    def _width(self, place: int, shape: Shape, known: dict[tuple[str, Shape], int]) -> int:
+    def _takes(self, place: int, columns: int) -> bool:
+        """Tell whether a worker's model can be built for so many columns: not every one can."""
+        try:
+            self._width(place, (columns,))
+        except CafeError:
+            return False
+        return True
+
+    def _width(self, place: int, shape: Shape) -> int:
         section = self._config.model
         own = getattr(section, "bottoms", {}).get(place, section)
         key = (own.model_dump_json(), shape)
-        if key not in known:
-            known[key] = self._measured(place, shape)
-        return known[key]
+        if key not in self._known:
+            self._known[key] = self._measured(place, shape)
+        return self._known[key]
 
     def _measured(self, place: int, shape: Shape) -> int:
         # On `meta` a pooling layer would make torch import its compiler: a second or more of every worker's start
