@@ -145,6 +145,10 @@ class Attack(Part):
     mse_baseline: Annotated[Measure, Number("MSE of guessing the mean image", form=".1e")] = None
     ssim_baseline: Annotated[Measure, _share("SSIM of guessing the mean image")] = None
     r2: Annotated[Measure, Number("R2", form=".3f", highest_is_best=True)] = None
+    range_mse: Annotated[Measure, Number("MSE in the columns' ranges", form=".1e")] = None
+    """Of a table, per feature, each scaled to between 0 and 1: how Luo et al. 2021 count."""
+    range_mse_baseline: Annotated[Measure, Number("MSE of guessing the columns' means", form=".1e")] = None
+    range_mse_random: Annotated[Measure, Number("MSE of drawing from the columns' ranges", form=".1e")] = None
     share_exact: Annotated[Measure, _share("share of rows exact")] = None
     exact: Right | None = None
     """Rows exact; the guess is the most frequent row."""

@@ -100,6 +100,9 @@ def _scores(attack: Attack) -> Iterator[Line]:
         yield "by round", ", ".join(f"{value:.1f} at {number}" for number, value in steps if value is not None)
     if attack.r2 is not None:
         yield "rows", f"{attack.share_exact or 0.0:.1%} exact to 1e-3 of the column's range, R2 {attack.r2:.6f}"
+    if attack.range_mse is not None and attack.range_mse_baseline is not None:
+        guess = f"; guessing the columns' means: {attack.range_mse_baseline:.1e}"
+        yield "MSE", f"{attack.range_mse:.1e} in the columns' ranges{guess}"
     if attack.representation_error is not None:
         yield "inner layer", f"relative error {attack.representation_error:.1e} (median)"
     if leaks(attack):

@@ -65,6 +65,21 @@ def r2(x: Tensor, truth: Tensor) -> Tensor:
     return torch.where(_span(truth) > 0, 1 - residual / total, torch.nan)
 
 
+def range_errors(x: Tensor, truth: Tensor) -> dict[str, Tensor]:
+    """Return each column's mean squared error in squares of its range, beside those of the mean and of drawing evenly.
+
+    NaN for a column that is the same in every row. What drawing from the whole range scores is its expectation.
+    """
+    if not len(truth):
+        unknown = torch.full(truth.shape[1:], torch.nan)
+        return dict.fromkeys(("range_mse", "range_mse_baseline", "range_mse_random"), unknown)
+    span = torch.where(_span(truth) > 0, _span(truth), torch.nan)
+    spread = truth.var(0, unbiased=False) / span.square()
+    off_middle = (truth.mean(0) - (truth.amax(0) + truth.amin(0)) / 2) / span
+    error = (x - truth).square().mean(0) / span.square()
+    return {"range_mse": error, "range_mse_baseline": spread, "range_mse_random": spread + off_middle.square() + 1 / 12}
+
+
 def exact_rows(x: Tensor, truth: Tensor) -> Tensor:
     """Tell for each row whether all its values are right to a thousandth of their column's range."""
     return within(x, truth, EXACT).all(1)

@@ -18,7 +18,7 @@ from vfl.files.archive import ArchiveError, read_archive, save_arrays
 from vfl.folder.events import write_scores
 from vfl.folder.scores import PartyScore, Step
 from vfl.folder.summary import Summary, load_summary, save_summary
-from vfl.maths.metrics import REBUILT, exact_rows, mse, psnr, r2, ssim
+from vfl.maths.metrics import REBUILT, exact_rows, mse, psnr, r2, range_errors, ssim
 from vfl.models import build_bottom
 from vfl.models.layers import representation
 from vfl.referee.labels import score_labels, score_targets
@@ -105,7 +105,7 @@ def score_snapshot(path: Path, data: Data, config: RunConfig) -> Step:
     if data.kind == "image":
         score = {"psnr_mean": float(psnr(found, truth).mean()), "mse_mean": float(mse(found, truth).mean())}
     else:
-        score = {"r2": score_table(found, truth)["r2"]}
+        score = {"r2": float(r2(found, truth).nanmean())}
     return Step(round=int(arrays["round"]), seconds=float(arrays["seconds"]), **score)
 
 
@@ -181,7 +181,8 @@ def score_images(x: Tensor, truth: Tensor) -> dict[str, float]:
 
 def score_table(x: Tensor, truth: Tensor) -> dict[str, float]:
     """Return the scores of recovered table rows."""
-    return {"r2": float(r2(x, truth).nanmean()), "share_exact": float(exact_rows(x, truth).float().mean())}
+    errors = {name: float(each.nanmean()) for name, each in range_errors(x, truth).items()}
+    return {"r2": float(r2(x, truth).nanmean()), "share_exact": float(exact_rows(x, truth).float().mean()), **errors}
 
 
 def in_our_scale(x: Tensor, data: Data) -> Tensor:
