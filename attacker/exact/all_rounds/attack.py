@@ -1,10 +1,15 @@
 """The running attack: rounds in as they come, then all samples at once."""
 
+import math
+from dataclasses import replace
+
 import torch
+from torch import Tensor
 
 from attacker.certificate import Evidence
 from attacker.exact.all_rounds.guess import Guess
-from attacker.exact.all_rounds.settle import DONE, settle
+from attacker.exact.all_rounds.settle import DONE, confirmed, settle
+from attacker.exact.all_rounds.stack import Stack
 from attacker.exact.all_rounds.stacking import stacked
 from attacker.exact.choice import Choice
 from attacker.exact.notes import notes_on_certificates
@@ -18,6 +23,8 @@ from vfl.seeds import generator
 
 ENOUGH = 12
 """Rounds of each sample, as an epoch has them, that are kept: more would take longer and tell little."""
+LOOKS = 4
+"""How often the samples that are not yet right are looked for, each time beside fewer others."""
 HELD = (
     "All samples of all rounds were looked for at once, and found none that explain the gradients: what is shown is a "
     "guess; more epochs may tell"
@@ -43,15 +50,14 @@ class AllRounds:
         if not self._rounds:
             raise UserError("attack exact: no round was observed")
         setting, layers = self._setting, self._choice.layers
-        known = None if setting.labels is None else torch.tensor(setting.labels).long()
+        known = None if setting.labels is None else torch.tensor(setting.labels)
         with one_thread():
             stack = stacked(self._rounds, layers, first_model(setting), loss=setting.loss, batch=setting.batch_size)
-            draws = generator(setting.seed, "all rounds")
-            guess = Guess(stack, setting.samples, setting.classes, labels=known, draws=draws)
-            guess.run(progress)
-            labels = guess.labels
-            x, left = settle(stack, guess.x, labels, classes=setting.classes, progress=progress)
-        rows = x.float().split(stack.columns, dim=1)
+            stack = replace(stack, known=known is not None and setting.loss.of_number)
+            x, classes, left = _look(stack, setting, known=known, progress=progress)
+        columns = sum(stack.columns)
+        labels = x[:, columns] if setting.loss.of_number else classes
+        rows = x[:, :columns].float().split(stack.columns, dim=1)
         slices = tuple(own.reshape(-1, *box.shape) for own, box in zip(rows, setting.boxes, strict=True))
         certificates = self._evidence.certify(slices, labels)
         solved = f"All samples of {len(stack)} rounds at once: half of the units are explained to {left:.0e} of what"
@@ -71,3 +77,26 @@ class AllRounds:
                 *(() if known is None else (NOTE,)),
             ),
         )
+
+
+def _look(stack: Stack, setting: Setting, *, known: Tensor | None, progress: Progress) -> tuple[Tensor, Tensor, float]:
+    """Return all samples with their classes, and the median residual of a unit.
+
+    Those that are found right are taken out of the rounds, and the others are looked for again in what is left.
+    """
+    draws = generator(setting.seed, "all rounds")
+    x, classes = torch.zeros(setting.samples, stack.unknowns).double(), torch.zeros(setting.samples).long()
+    sure, left = torch.zeros(setting.samples, dtype=torch.bool), math.inf
+    for _ in range(LOOKS):
+        chosen = torch.nn.functional.one_hot(classes, setting.classes)
+        rest = stack.to(torch.float64).without(x, chosen.double(), sure).to(torch.float32) if sure.any() else stack
+        open_ = (~sure).nonzero()[:, 0]
+        guess = Guess(rest, len(open_), setting.classes, labels=None if known is None else known[open_], draws=draws)
+        guess.run(progress)
+        found, _ = settle(rest, guess.x, guess.classes, classes=setting.classes, progress=progress)
+        x[open_], classes[open_] = found, guess.classes
+        before = int(sure.sum())
+        sure, left = confirmed(stack, x, classes, classes=setting.classes)
+        if bool(sure.all()) or int(sure.sum()) <= before:
+            break
+    return x, classes, left

@@ -37,10 +37,13 @@ class Guess:
         self._stack, self._draws = stack, draws
         span = -(-len(stack) // GROUPS)
         self._spans = [slice(at, min(at + span, len(stack))) for at in range(0, len(stack), span)]
-        self._x = 0.05 * torch.randn(classes, samples, sum(stack.columns), generator=draws)
+        self._x = 0.05 * torch.randn(classes, samples, stack.unknowns, generator=draws)
         self._known = labels is not None
-        own = torch.full((samples, classes), 1 / classes)
-        self._odds = own if labels is None else torch.nn.functional.one_hot(labels.long(), classes).float()
+        self._odds = torch.full((samples, classes), 1 / classes)
+        if labels is not None and stack.loss.of_number:
+            self._x[..., -1] = labels
+        elif labels is not None:
+            self._odds = torch.nn.functional.one_hot(labels.long(), classes).float()
 
     def run(self, progress: Progress) -> None:
         """Go from nothing to a guess."""
@@ -50,14 +53,14 @@ class Guess:
             progress("all rounds: a guess", at + 1, len(BLURS))
 
     @property
-    def labels(self) -> Tensor:
-        """Return each sample's likeliest class."""
+    def classes(self) -> Tensor:
+        """Return each sample's likeliest class; of numbers there is one."""
         return self._odds.argmax(1)
 
     @property
     def x(self) -> Tensor:
-        """Return each sample in its likeliest class: (samples, all columns)."""
-        return self._x[self.labels, torch.arange(len(self._odds))]
+        """Return each sample in its likeliest class: (samples, unknowns)."""
+        return self._x[self.classes, torch.arange(len(self._odds))]
 
     def _stage(self, blur: float, sharp: float) -> None:
         """Move all samples a while, at one blur."""
@@ -70,6 +73,8 @@ class Guess:
             x.grad = x.detach().clone()
             for own, noise in zip(self._spans, noises, strict=True):
                 misfit += self._pull(x, self._stack.part(own), noise, blur)
+            if self._stack.known:
+                x.grad[..., -1] = 0
             optimiser.step()
             for group in optimiser.param_groups:
                 group["lr"] *= SLOWER
@@ -110,7 +115,10 @@ class Guess:
         with torch.no_grad():
             drawn = torch.multinomial(self._odds, times, replacement=True, generator=self._draws).T.flatten()
             rows = self._x[drawn, torch.arange(samples).repeat(times)]
-            rows = rows + blur * torch.randn(rows.shape, generator=self._draws)
+            off = blur * torch.randn(rows.shape, generator=self._draws)
+            if one.known:
+                off[:, -1] = 0
+            rows = rows + off
             chosen = torch.nn.functional.one_hot(drawn, classes).float()
             expected: Iterator[list[Tensor]] = (
                 self._parts(one, own[None], label, blur) for label, own in enumerate(self._x)

@@ -20,9 +20,8 @@ MOST_CLASSES = 10
 
 def lack(setting: Setting, bottoms: Sequence[nn.Module], layers: Sequence[FullyConnected]) -> Lack | None:
     """Return what lacks; None if the rounds can be looked at together."""
-    if setting.loss.of_number or setting.loss.hides_divisor:
-        found = "it predicts a number" if setting.loss.of_number else "class weights hide what a batch was divided by"
-        return Lack("classes, each of which is tried, and rounds that are divided by a number it knows", found)
+    if setting.loss.hides_divisor:
+        return Lack("rounds that are divided by a number it knows", "class weights hide what a batch was divided by")
     if setting.local_steps > 1:
         return Lack("one step in each round", f"workers upload the mean of {setting.local_steps}")
     for worker, (bottom, layer, box) in enumerate(zip(bottoms, layers, setting.boxes, strict=True)):
@@ -32,7 +31,7 @@ def lack(setting: Setting, bottoms: Sequence[nn.Module], layers: Sequence[FullyC
     model = first_model(setting)
     if not is_affine(model.top, sum(model.widths)):
         return Lack("a top model without hidden layers", "it has some")
-    numbers = setting.samples * sum(layer.inputs for layer in layers)
+    numbers = setting.samples * (sum(layer.inputs for layer in layers) + setting.loss.of_number)
     if numbers > MOST_NUMBERS or setting.classes > MOST_CLASSES:
         found = f"there are {setting.samples} with {numbers // setting.samples}, and {setting.classes} classes"
         return Lack(f"at most {MOST_NUMBERS} unknown numbers (samples times columns), {MOST_CLASSES} classes", found)

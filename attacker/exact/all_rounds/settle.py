@@ -18,11 +18,13 @@ SMALLEST = 1e-6
 DONE = 1e-5
 """A median residual, as a share of what one sample adds, below which nothing is left but rounding."""
 DAMPED = 1e-6
+EXPLAINED = 1e-4
+"""A unit that is explained so well, as a share of what a sample adds to it, speaks for that sample."""
 
 
 def settle(stack: Stack, x: Tensor, labels: Tensor, *, classes: int, progress: Progress) -> tuple[Tensor, float]:
     """Return the samples, and the median residual of a unit, as a share of what one sample adds to it."""
-    stack, x = stack.double(), x.double()
+    stack, x = stack.to(torch.float64), x.double()
     chosen = torch.nn.functional.one_hot(labels, classes).double()
     best, least, idle = x, torch.inf, 0
     for at in range(ITERATIONS + 1):
@@ -41,13 +43,37 @@ def settle(stack: Stack, x: Tensor, labels: Tensor, *, classes: int, progress: P
     return best, least
 
 
+def confirmed(stack: Stack, x: Tensor, labels: Tensor, *, classes: int) -> tuple[Tensor, float]:
+    """Tell which samples are right, and return the median residual of a unit, as `settle` does.
+
+    A wrong sample spoils all units to which it adds. One is right if at each worker a unit to which it adds is
+    explained: that others make up for what it lacks, in all numbers of a unit, does not happen by chance.
+    """
+    stack, x = stack.to(torch.float64), x.double()
+    chosen = torch.nn.functional.one_hot(labels, classes).double()
+    sure = torch.zeros(len(x), len(stack.columns), dtype=torch.bool)
+    shares = []
+    for at in range(len(stack)):
+        one, rows, added = _round(stack, x, chosen, at)
+        for worker, (seen, own) in enumerate(zip(one.seen, added, strict=True)):
+            left, parts = (seen[0] - own[0].sum(0)).norm(dim=1), own[0].norm(dim=2)
+            sure[rows, worker] |= (left < EXPLAINED * parts).any(1)
+            shares.append(left / parts.square().mean(0).sqrt().clamp_min(1e-9 * parts.amax()))
+    return sure.all(1), float(torch.cat(shares).median())
+
+
+def _round(stack: Stack, x: Tensor, chosen: Tensor, at: int) -> tuple[Stack, Tensor, list[Tensor]]:
+    """Return one round, its samples, and what they add."""
+    one = stack.part(slice(at, at + 1))
+    rows = one.indices[0][one.present[0] > 0]
+    return one, rows, one.added(x[rows][None], chosen[rows][None])
+
+
 def _residuals(stack: Stack, x: Tensor, chosen: Tensor) -> tuple[list[Tensor], Tensor]:
     """Return what the samples leave of each unit's gradient, and what one of them adds to it (rounds, all units)."""
     left, size = [], []
     for at in range(len(stack)):
-        one = stack.part(slice(at, at + 1))
-        rows = one.indices[0][one.present[0] > 0]
-        added = one.added(x[rows][None], chosen[rows][None])
+        one, _, added = _round(stack, x, chosen, at)
         left.append([seen[0] - own[0].sum(0) for seen, own in zip(one.seen, added, strict=True)])
         size.append(torch.cat([own[0].norm(dim=2).square().mean(0).sqrt() for own in added]))
     sizes = torch.stack(size)
@@ -68,6 +94,8 @@ def _step(stack: Stack, x: Tensor, chosen: Tensor, *, residuals: list[Tensor], w
             return torch.cat([own.flatten() for own in one.added(row[None, None], label[None, None])])
 
         slopes = vmap(jacfwd(added))(x[rows], chosen[rows]).float()  # (samples, numbers, columns)
+        if stack.known:
+            slopes[..., -1] = 0
         parts = zip(weights[at].split(units), stack.columns, strict=True)
         weight = torch.cat([own.repeat_interleave(width + 1) for own, width in parts]).float()
         slopes = (slopes * weight[:, None]).permute(1, 0, 2).flatten(1)

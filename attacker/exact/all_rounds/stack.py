@@ -28,6 +28,8 @@ class Stack:
     seen: tuple[Tensor, ...]
     """Of each worker's first layer the sum of all samples' gradients: (rounds, units, columns and one for the bias)."""
     loss: Loss
+    known: bool = False
+    """Whether the numbers that are predicted are known, where it is numbers."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -42,7 +44,12 @@ class Stack:
         """Return how many columns each worker has."""
         return [own.shape[2] for own in self.weights]
 
-    def part(self, rounds: slice) -> "Stack":
+    @property
+    def unknowns(self) -> int:
+        """Return how many numbers a row has: all columns, and the number that is predicted, where it is one."""
+        return sum(self.columns) + self.loss.of_number
+
+    def part(self, rounds: slice | Tensor) -> "Stack":
         """Return some of the rounds."""
         return replace(
             self,
@@ -55,32 +62,59 @@ class Stack:
             seen=tuple(own[rounds] for own in self.seen),
         )
 
-    def double(self) -> "Stack":
-        """Return the same in float64."""
+    def without(self, x: Tensor, chosen: Tensor, sure: Tensor) -> "Stack":
+        """Return what is left for the samples that are not sure, which are numbered anew, if the others are right."""
+        here = (self.present > 0) & ~sure[self.indices]
+        order = here.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, : int(here.sum(1).amax())]
+        known = self.present.clone()
+        known[here] = 0
+        seen = []
+        for at in range(len(self)):
+            one = self.part(slice(at, at + 1))
+            rows = one.indices[0][known[at] > 0]
+            added = one.added(x[rows][None], chosen[rows][None])
+            seen.append([own[0] - part[0].sum(0) for own, part in zip(one.seen, added, strict=True)])
+        numbers = (~sure).cumsum(0) - 1
+        kept = here.any(1)
+        left = replace(
+            self,
+            indices=numbers[self.indices].clamp_min(0).gather(1, order),
+            present=here.to(self.present).gather(1, order),
+            seen=tuple(torch.stack(own) for own in zip(*seen, strict=True)),
+        )
+        return left.part(kept)
+
+    def to(self, dtype: torch.dtype) -> "Stack":
+        """Return the same in another precision."""
         return replace(
             self,
-            present=self.present.double(),
-            weights=tuple(own.double() for own in self.weights),
-            biases=tuple(own.double() for own in self.biases),
-            rest=self.rest.double(),
-            offset=self.offset.double(),
-            seen=tuple(own.double() for own in self.seen),
+            present=self.present.to(dtype),
+            weights=tuple(own.to(dtype) for own in self.weights),
+            biases=tuple(own.to(dtype) for own in self.biases),
+            rest=self.rest.to(dtype),
+            offset=self.offset.to(dtype),
+            seen=tuple(own.to(dtype) for own in self.seen),
         )
 
     def added(self, x: Tensor, chosen: Tensor, blur: float = 0.0) -> list[Tensor]:
         """Return what rows add to each worker's gradient (rounds, rows, units, columns and one).
 
-        `x` has (rounds, rows, all columns), `chosen` 1 at each row's class (rounds, rows, classes). With `blur`, what
+        `x` has (rounds, rows, unknowns), `chosen` 1 at each row's class (rounds, rows, classes). With `blur`, what
         they add on average if each number is off by that much, at random: it has no steps where a ReLU switches.
         """
+        *slices, target = x.split([*self.columns, self.unknowns - sum(self.columns)], dim=2)
         passed = [
             _passed(own @ weight.transpose(1, 2) + bias[:, None], weight.norm(dim=2)[:, None], blur)
-            for own, weight, bias in zip(x.split(self.columns, dim=2), self.weights, self.biases, strict=True)
+            for own, weight, bias in zip(slices, self.weights, self.biases, strict=True)
         ]
         logits = torch.cat([h for h, _, _ in passed], dim=2) @ self.rest.transpose(1, 2) + self.offset[:, None]
-        possible = self.loss.possible_u(logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
-        back = ((chosen[..., None] * possible).sum(2) @ self.rest).split([own.shape[1] for own in self.biases], dim=2)
-        parts = zip(x.split(self.columns, dim=2), self.weights, passed, back, strict=True)
+        if self.loss.of_number:
+            u = self.loss.u(logits.flatten(0, 1), target.flatten()).unflatten(0, logits.shape[:2])
+        else:
+            possible = self.loss.possible_u(logits.flatten(0, 1)).unflatten(0, logits.shape[:2])
+            u = (chosen[..., None] * possible).sum(2)
+        back = (u @ self.rest).split([own.shape[1] for own in self.biases], dim=2)
+        parts = zip(slices, self.weights, passed, back, strict=True)
         return [
             torch.cat(
                 [_columns(own, v * live, None if edge is None else _rim(v, edge, blur, weight)), (v * live)[..., None]],
