@@ -10,6 +10,8 @@ import pytest
 
 from tests.integration.audit_support import write_project
 from tests.integration.command_support import cafe, nothing_left, start, wait_for
+from vfl.audit.judgement import attacker
+from vfl.audit.schema import Attempt
 
 WITHIN = 1e-3
 
@@ -24,6 +26,7 @@ def test_with_nothing_else_set_an_audit_says_who_learns_what_and_it_is_true(tmp_
     assert found["verdict"] == "leaked"
     assert found["recommendation"]["defence"], found["recommendation"]["sentence"]
     assert "Price: accuracy" in found["recommendation"]["sentence"]
+    _recommended_on_all(found)
     truth = _joined(tmp_path)
     undefended = [one for one in found["findings"] if one["defence"] == "none"]
     checked = 0
@@ -47,6 +50,28 @@ def test_with_nothing_else_set_an_audit_says_who_learns_what_and_it_is_true(tmp_
     for name in ("audit.html", "audit.pdf"):
         assert (tmp_path / "audit" / name).stat().st_size > 20_000
     print(f"{found['seconds']:.0f} s. {found['headline']} {found['recommendation']['sentence']}")
+
+
+def _recommended_on_all(found):
+    """Every attacker that knows too much without the defence met it, or is named beside it."""
+    advice, limit = found["recommendation"], found["limit"]
+    above = {_attacker(one) for one in found["attempts"] if _most(one, "none") > limit}
+    assert len(above) > 2
+    unmet = {name.rpartition(" (")[0] for name in advice["unmet"]}
+    assert above <= {*advice["held_against"], *unmet}
+    assert all(name in advice["sentence"] for name in advice["unmet"])
+    for one in found["attempts"]:
+        if _attacker(one) in advice["held_against"] and one["outcome"] == "done":
+            assert _most(one, advice["defence"]) <= limit
+
+
+def _most(attempt, defence):
+    clear = [one["beyond"] for one in attempt["findings"] if defence != "none" or one["state"] != "guess"]
+    return max(clear, default=0.0) if attempt["defence"] == defence else 0.0
+
+
+def _attacker(attempt):
+    return attacker(Attempt.model_validate(attempt))
 
 
 def _joined(folder):

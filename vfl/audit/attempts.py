@@ -54,6 +54,7 @@ def make_attempts(
     stop: threading.Event,
     *,
     until: float = 1.0,
+    later: int = 0,
     begins: Callable[[Planned], None] = lambda _: None,
 ) -> Iterator[tuple[Planned, Attempt]]:
     """Yield each attempt as it ends; none is left running after an error or Ctrl-C."""
@@ -61,7 +62,7 @@ def make_attempts(
     for one in planned:
         if one.refusal:
             yield one, _blank(one, bench).model_copy(update={"outcome": "refused", "sentence": _refused(one)})
-    waiting = len(able)
+    waiting = len(able) + later
 
     def make(one: Planned) -> Attempt:
         nonlocal waiting

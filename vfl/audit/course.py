@@ -62,8 +62,13 @@ class Run:
         self.save()
 
 
-def attempt_all(run: Run, bench: Bench, planned: list[Planned], watch: CellsProgress, *, until: float) -> list[Attempt]:
-    """Make all attempts that an earlier process has not made; each is written down as it ends."""
+def attempt_all(
+    run: Run, bench: Bench, planned: list[Planned], watch: CellsProgress, *, until: float, later: int = 0
+) -> list[Attempt]:
+    """Make all attempts that an earlier process has not made; each is written down as it ends.
+
+    Those that come `later` keep their share of the time.
+    """
     names = {(attacker(one), one.defence): one for one in run.kept}
     there = [(one, names.get((one.name, bench.defence))) for one in planned]
     made = [kept for _, kept in there if kept is not None]
@@ -71,7 +76,9 @@ def attempt_all(run: Run, bench: Bench, planned: list[Planned], watch: CellsProg
         run.note(before)
     missing = [one for one, kept in there if kept is None]
     watch.plan(sum(not one.refusal for one in missing))
-    trying = make_attempts(bench, missing, run.budget, run.stop, until=until, begins=lambda one: watch.begins(one.name))
+    trying = make_attempts(
+        bench, missing, run.budget, run.stop, until=until, later=later, begins=lambda one: watch.begins(one.name)
+    )
     for one, attempt in trying:
         run.note(attempt)
         made.append(attempt)

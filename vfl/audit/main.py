@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vfl.audit.attackers import worst_attackers
 from vfl.audit.attempts import Bench
 from vfl.audit.budget import Budget
 from vfl.audit.course import Run, Wanted, attempt_all
@@ -20,7 +21,7 @@ from vfl.audit.plan import Planned, check_attacks, is_slow, plan_attacks
 from vfl.audit.recording import Recording, record, recorded, recorded_config
 from vfl.audit.schema import NONE, Attempt, Audit, Trial, Untested, digest_of, load_audit
 from vfl.audit.soonest import look_for_rounds
-from vfl.audit.trials import try_defences, worst_attackers
+from vfl.audit.trials import forget_recordings, settle, try_defences
 from vfl.config import RunConfig
 from vfl.config.places import NONE as NO_DEFENCE
 from vfl.datasets import Data
@@ -57,9 +58,11 @@ def audit_config(config: RunConfig, name: str, out: Path, wanted: Wanted) -> Aud
         run.evidence = Evidence(load_data(config), config)
         recording = _recorded(run, config, watch, run.evidence.data)
         later = _attack(run, recording, config, watch, until=REPORTS if wanted.defences == () else ATTACKS)
-        if wanted.defences != ():
-            try_defences(run, config, later.planned, watch, until=REPORTS)
+        tried = None if wanted.defences == () else try_defences(run, config, later.planned, watch, until=REPORTS)
         later.attempt(watch)
+        if tried is not None:
+            settle(run, tried, watch, until=REPORTS)  # with what came of the slow attacks
+            forget_recordings(run)
 
     return _carry_out(run, work)
 

@@ -104,8 +104,12 @@ class Trial(Part):
     broken_by: list[str] = Field(default_factory=list)
     undecided: list[str] = Field(default_factory=list)
     """Attackers that came to no result: they say nothing."""
+    unmet: list[str] = Field(default_factory=list)
+    """The attackers that learned more than the limit without a defence and came to no result on this one, and why."""
     told: str = ""
     """Whether an attacker that was told of it was among them, and if not why."""
+    folder: str = ""
+    """Where its run and the attempts on it are, in the audit's folder."""
 
 
 class Untested(Part):
@@ -149,6 +153,10 @@ class Recommendation(Part):
     defence: str | None = None
     section: Any = None
     sentence: str = ""
+    held_against: list[str] = Field(default_factory=list)
+    """The attackers that the defence met and kept below the limit."""
+    unmet: list[str] = Field(default_factory=list)
+    """Those that learned more than the limit without it and came to no result on it: it says nothing of them."""
 
 
 class Audit(Part):

@@ -1,91 +1,78 @@
-"""Defences tried for real: each in a run of its own against the worst attackers, and which of them to recommend."""
+"""Defences tried for real: each in a run of its own against the worst attackers, the best of them against all."""
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from vfl.audit.attempts import Bench
+from vfl.audit.advice import holds, in_question, is_above, nothing_to_stop, price, recommend, unmet
+from vfl.audit.attackers import Defending, attackers_above, places_of, worst_attackers
+from vfl.audit.attempts import AT_ONCE, Bench
 from vfl.audit.budget import LEAST_SECONDS
 from vfl.audit.course import Run, attempt_all
 from vfl.audit.defences import (
     Candidate,
     all_candidates,
     named_candidate,
-    place_of,
     together,
     told_attackers,
     with_candidate,
 )
 from vfl.audit.judgement import attacker
 from vfl.audit.plan import NOT_SHOWN, Planned
-from vfl.audit.recording import record, recorded_config
-from vfl.audit.schema import Attempt, Recommendation, Training, Trial
+from vfl.audit.recording import Recording, record, recorded, recorded_config
+from vfl.audit.schema import Attempt, Recommendation, Trial
 from vfl.config import RunConfig
-from vfl.config.places import Place
-from vfl.errors import CafeError
+from vfl.errors import CafeError, UserError
 from vfl.files import remove
 from vfl.folder.transcript import Transcript
 from vfl.sweep.progress import CellsProgress
 
-MOST_ATTACKERS = 6
-"""A defence meets so many of the attackers that learned too much, the worst of each seat first."""
-SINGLE = 0.85
-"""Up to this share of the budget defences are tried one by one; the rest is for those of several places together."""
-
-
-@dataclass(frozen=True)
-class Defending:
-    """What defences are tried with: the config, the attackers that learned too much, and how far they came."""
-
-    config: RunConfig
-    attackers: dict[Place, list[Planned]]
-    """By the place where a defence must act to change what they see."""
-    rounds: int
-
-    def against(self, candidate: Candidate) -> list[Planned]:
-        """Return the attackers whose view a defence changes."""
-        return [one for place in candidate.places for one in self.attackers.get(place, ())]
-
-    @property
-    def names(self) -> set[str]:
-        """Return the names of all attackers."""
-        return {one.name for own in self.attackers.values() for one in own}
+ALONE = 0.8
+"""Up to this share of their time defences meet the worst attackers; the rest is for the best of them against all."""
 
 
 def try_defences(
     run: Run, config: RunConfig, planned: Sequence[Planned], watch: CellsProgress, *, until: float
-) -> None:
-    """Try the defences that the user names, or all that act where a seat learned too much; then say what to do."""
-    attackers = worst_attackers(run, planned)
-    if not attackers:
-        run.audit.recommendation = Recommendation(sentence=_nothing_to_stop(run))
-        return
+) -> Defending | None:
+    """Try the defences that the user names, or all that act where a seat learned too much; then say what to do.
+
+    None if no seat did.
+    """
+    worst = worst_attackers(run, planned)
+    if not worst:
+        run.audit.recommendation = Recommendation(sentence=nothing_to_stop(run))
+        return None
     given = run.wanted.defences
-    found = all_candidates(attackers) if given is None else list(map(named_candidate, given))
-    with_these = Defending(config, attackers, run.audit.training.rounds)
-    alone = SINGLE * until if given is None else until
+    found = all_candidates(worst) if given is None else list(map(named_candidate, given))
+    tried = Defending(config, planned, worst, run.audit.training.rounds)
     for number, candidate in enumerate(found):
-        _try(run, with_these, candidate, watch, until=run.budget.slot(len(found) - number, until=alone))
-    if given is None:
-        _try_together(run, with_these, found, watch, until=until)
-    run.audit.recommendation = recommend(run, with_these)
+        _try(run, tried, candidate, watch, until=run.budget.slot(len(found) - number, until=ALONE * until))
+    if given is None and len(worst) > 1:
+        _try_together(run, tried, found, watch, until=until)
+    settle(run, tried, watch, until=until)
+    return tried
 
 
-def worst_attackers(run: Run, planned: Sequence[Planned]) -> dict[Place, list[Planned]]:
-    """Return the attackers that learned more than the limit: for each seat and kind of data the one that knows most."""
-    plans, used = {one.name: one for one in planned}, {attacker(one): one.used for one in run.audit.attempts}
-    worst: dict[tuple[str, str, str], tuple[float, str]] = {}
-    for attempt in run.audit.attempts:
-        for finding in attempt.findings if attempt.defence == run.audit.base else ():
-            if finding.beyond > run.audit.limit and finding.state != "guess":
-                key = (str(finding.adversary), finding.target, finding.what)
-                # of equals the one that was made first: attempts are in the order of what finds the worst early
-                if key not in worst or finding.beyond > worst[key][0] + 0.02:
-                    worst[key] = (finding.beyond, attacker(attempt))
-    named = dict.fromkeys(name for _, name in sorted(worst.values(), key=lambda one: -one[0]))
-    found: dict[Place, list[Planned]] = {}
-    for one in [plans[name] for name in named if name in plans][:MOST_ATTACKERS]:
-        found.setdefault(place_of(one.seats, used[one.name]), []).append(one)
-    return found
+def settle(run: Run, tried: Defending, watch: CellsProgress, *, until: float) -> None:
+    """Let the cheapest defence that held so far meet all attackers above the limit; if one breaks it, the next does."""
+    for trial in in_question(run, tried):
+        _meet_all(run, tried, trial, watch, until=until)
+        if (holds(trial) and not unmet(run, tried, trial)) or run.budget.left(until) < LEAST_SECONDS:
+            break
+    run.audit.recommendation = recommend(run, tried)
+    run.save()
+
+
+def forget_recordings(run: Run) -> None:
+    """Remove what the tried defences' runs recorded, but for a recommended one's that --resume would go on with."""
+    for trial in run.audit.trials:
+        if not (trial.defence == run.audit.recommendation.defence and run.audit.recommendation.unmet):
+            _forget(run, trial)
+
+
+def _forget(run: Run, trial: Trial) -> None:
+    if trial.folder:
+        for path in (run.out / trial.folder / "record").glob("**/transcript"):
+            remove(path)
 
 
 def _try(
@@ -119,13 +106,13 @@ def _carry_out_trial(
     all_of_them: bool,
 ) -> None:
     name = f"a run with {candidate.label}"
-    folder = run.out / "defences" / f"{len(run.audit.trials):02d}"
+    taken = {one.folder for one in run.kept_trials}
+    numbered = (f"defences/{number:02d}" for number in itertools.count(len(run.audit.trials)))
+    trial.folder = next(folder for folder in numbered if folder not in taken)
     watch.plan(1)
+    watch.begins(name)
     try:
-        config = recorded_config(tried.config, trial.section, rounds=tried.rounds, auxiliary=run.wanted.auxiliary)
-        assert run.evidence is not None  # a config's data are there
-        watch.begins(name)
-        recording = record(config, folder / "record", run.evidence.data, run.budget.left(until))
+        recording = _record(run, tried, trial, until=until)
     except CafeError as error:
         trial.outcome, trial.sentence = "refused" if error.exit_code == 2 else "failed", str(error)
         watch.ends(name, f"{trial.outcome}: {error}")
@@ -139,18 +126,56 @@ def _carry_out_trial(
         return
     watch.ends(name, "trained")
     setting = {seat: Transcript(path).setting for seat, path in recording.transcripts.items()}
-    told, why = told_attackers(candidate, next(iter(setting.values())))
+    told, trial.told = told_attackers(candidate, next(iter(setting.values())))
     against = [*tried.against(candidate), *told]
-    bench = Bench(recording, run.out, candidate.label, f"defences/{len(run.audit.trials):02d}")
+    bench = Bench(recording, run.out, candidate.label, trial.folder)
     if all_of_them:
         made = attempt_all(run, bench, against, watch, until=until)
     else:
         made = _until_broken(run, bench, against, watch, until=until)
-    _judge(trial, made, run.audit.limit, why)
+    trial.outcome = "done"
+    _judge(trial, made, run.audit.limit)
+    trial.undecided = [f"{attacker(one)} ({one.outcome})" for one in made if not one.findings]
     met = set(map(attacker, made))
     trial.undecided += [f"{one.name} (not tried: it was broken already)" for one in against if one.name not in met]
-    for path in recording.transcripts.values():
-        remove(path)
+    if not holds(trial):
+        _forget(run, trial)
+
+
+def _record(run: Run, tried: Defending, trial: Trial, *, until: float) -> Recording:
+    """Run a federation with a trial's defence, every party keeping what it sees."""
+    assert run.evidence is not None  # a config's data are there
+    config = recorded_config(tried.config, trial.section, rounds=tried.rounds, auxiliary=run.wanted.auxiliary)
+    return record(config, run.out / trial.folder / "record", run.evidence.data, run.budget.left(until))
+
+
+def _meet_all(run: Run, tried: Defending, trial: Trial, watch: CellsProgress, *, until: float) -> None:
+    """Let a defence that held so far meet all other attackers above the limit, on the recording that it was tried on.
+
+    The quickest come first, and the first that breaks it ends the meeting.
+    """
+    met = {*trial.held_against, *(attacker(one) for one in run.audit.attempts if one.defence == trial.defence)}
+    left = [one for one in attackers_above(run, tried.planned) if one.name not in met]
+    if not left or not holds(trial) or run.budget.left(until) < LEAST_SECONDS:
+        return
+    recording = _recording(run, tried, trial, until=until)
+    if recording is None:
+        return
+    made = _until_broken(run, Bench(recording, run.out, trial.defence, trial.folder), left, watch, until=until)
+    _judge(trial, made, run.audit.limit)
+    if trial.broken_by:
+        _forget(run, trial)
+    run.save()
+
+
+def _recording(run: Run, tried: Defending, trial: Trial, *, until: float) -> Recording | None:
+    """Return what a trial's run recorded; where an audit that had ended removed it, that of the same run again."""
+    config = recorded_config(tried.config, trial.section, rounds=tried.rounds, auxiliary=run.wanted.auxiliary)
+    try:
+        return recorded(config, run.out / trial.folder / "record")
+    except UserError:
+        again = _record(run, tried, trial, until=until)
+        return again if again.training.rounds == tried.rounds else None
 
 
 def _until_broken(
@@ -158,43 +183,21 @@ def _until_broken(
 ) -> list[Attempt]:
     """Make attempts, the quickest first, until one breaks the defence: the next one then has the time of the others."""
     took = {attacker(one): one.seconds or 0.0 for one in run.audit.attempts if one.defence == run.audit.base}
+    left = sorted(against, key=lambda one: took.get(one.name, 0.0))
     made: list[Attempt] = []
-    for one in sorted(against, key=lambda one: took.get(one.name, 0.0)):
-        made += attempt_all(run, bench, [one], watch, until=until)
-        if _above(made[-1], run.audit.limit):
-            break
+    while left and not any(is_above(one, run.audit.limit) for one in made):
+        these, left = left[:AT_ONCE], left[AT_ONCE:]
+        made += attempt_all(run, bench, these, watch, until=until, later=len(left))
     return made
 
 
-def _judge(trial: Trial, made: Sequence[Attempt], limit: float, untold: str) -> None:
+def _judge(trial: Trial, made: Sequence[Attempt], limit: float) -> None:
     """Note which attackers a defence kept below the limit, and which not."""
-    trial.outcome = "done"
-    scored = [one for one in made if one.findings]
-    trial.worst = max((finding.beyond for one in scored for finding in one.findings), default=None)
-    broken = [one for one in scored if _above(one, limit)]
-    trial.held_against = [attacker(one) for one in scored if one not in broken]
-    trial.broken_by = [attacker(one) for one in broken]
-    trial.undecided = [f"{attacker(one)} ({one.outcome})" for one in made if not one.findings]
-    trial.told = untold
-
-
-def _above(attempt: Attempt, limit: float) -> bool:
-    """Tell whether an attacker was measured above the limit: also where chance may explain it, nothing is promised."""
-    return any(one.beyond > limit for one in attempt.findings)
-
-
-def _holds(trial: Trial) -> bool:
-    """Tell whether all attackers of a trial came to a result, and none above the limit."""
-    return trial.outcome == "done" and bool(trial.held_against) and not trial.broken_by and not trial.undecided
-
-
-def _price(training: Training) -> tuple[float, float, float]:
-    """Return what a defence costs, to be compared: accuracy first, or loss where nothing was tested; then time."""
-    return (
-        -(training.accuracy or 0.0),
-        training.loss if training.loss is not None else float("inf"),
-        training.seconds or 0.0,
-    )
+    for one in made:
+        if one.findings:
+            (trial.broken_by if is_above(one, limit) else trial.held_against).append(attacker(one))
+            most = max(finding.beyond for finding in one.findings)
+            trial.worst = max(most, trial.worst if trial.worst is not None else most)
 
 
 def _try_together(
@@ -208,72 +211,17 @@ def _try_together(
     alone = {one.defence: one for one in run.audit.trials}
     ranked = {
         place: sorted(
-            (one for one in found if one.places == (place,) and _holds(alone[one.label])),
-            key=lambda one: _price(alone[one.label].training),
+            (one for one in found if one.places == (place,) and holds(alone[one.label])),
+            key=lambda one: price(alone[one.label]),
         )
-        for place in tried.attackers
+        for place in tried.worst
     }
-    sees = {one.name: place for place, own in tried.attackers.items() for one in own}
     while all(ranked.values()):
         best = together([own[0] for own in ranked.values()])
-        trial = alone.get(best.label) or _try(run, tried, best, watch, until=until, all_of_them=False)
+        trial = _try(run, tried, best, watch, until=until, all_of_them=False)
+        _meet_all(run, tried, trial, watch, until=until)
         if not trial.broken_by:
             return
+        sees = places_of(run, attackers_above(run, tried.planned))
         for place in {sees.get(name, "uploads") for name in trial.broken_by}:  # one that was told is the coordinator
-            ranked[place] = ranked[place][1:]
-
-
-def recommend(run: Run, tried: Defending) -> Recommendation:
-    """Return the cheapest of the defences that keep every seat below the limit, or the sentence that none does."""
-    audit = run.audit
-    everybody = tried.names
-    whole = [one for one in audit.trials if _holds(one) and everybody <= set(one.held_against)]
-    limit = f"the limit of {audit.limit:g}"
-    if whole:
-        best = min(whole, key=lambda one: _price(one.training))
-        words = f"{best.defence} keeps every seat below {limit}. Price: {price_words(best.training, audit.training)}."
-        told = f" But {best.told}." if best.told else ""
-        return Recommendation(
-            defence=best.defence,
-            section=best.section,
-            sentence=f"{words[:1].upper()}{words[1:]} It held against {'; '.join(best.held_against)}.{told}",
-        )
-    done = [one for one in audit.trials if one.outcome == "done" and one.worst is not None]
-    if not done:
-        return Recommendation(sentence=f"No defence came to a result within the budget: {NOT_SHOWN}.")
-    parts = [_nearest(name, done) for name in everybody]
-    return Recommendation(
-        sentence=f"None of the {len(done)} defences that were tried keeps every seat below {limit}. "
-        + " ".join(sorted(part for part in parts if part))
-    )
-
-
-def _nearest(name: str, done: Sequence[Trial]) -> str:
-    """Say of one attacker which defences kept it below the limit, the cheapest first."""
-    holding = [one for one in done if name in one.held_against]
-    holding.sort(key=lambda one: (bool(one.broken_by), _price(one.training)))
-    named = name[:1].upper() + name[1:]
-    if holding:
-        broken = f", which {' and '.join(holding[0].broken_by)} broke" if holding[0].broken_by else ""
-        return f"{named}: held by {holding[0].defence}{broken}."
-    return f"{named}: held by none." if any(name in one.broken_by for one in done) else ""
-
-
-def price_words(after: Training, before: Training) -> str:
-    """Say what a defence costs: accuracy, loss, time and bytes beside those without it."""
-    parts = []
-    if after.accuracy is not None and before.accuracy is not None:
-        parts.append(f"accuracy {after.accuracy:.1%} instead of {before.accuracy:.1%}")
-    if after.loss is not None and before.loss is not None:
-        parts.append(f"loss {after.loss:.3g} instead of {before.loss:.3g}")
-    if after.seconds is not None and before.seconds is not None:
-        parts.append(f"{after.seconds:.1f} s instead of {before.seconds:.1f} s")
-    if before.bytes:
-        parts.append(f"{after.bytes / before.bytes - 1:+.0%} on the wire")
-    return ", ".join(parts)
-
-
-def _nothing_to_stop(run: Run) -> str:
-    if any(one.findings for one in run.audit.attempts):
-        return f"No attack knows more than the limit of {run.audit.limit:g}, so that no defence was tried."
-    return ""
+            ranked[place] = ranked.get(place, [])[1:]

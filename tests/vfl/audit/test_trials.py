@@ -1,5 +1,6 @@
 """Which defences are tried, which is recommended, and what is said where none holds."""
 
+import itertools
 import threading
 from pathlib import Path
 
@@ -7,12 +8,15 @@ import pytest
 
 from tests.vfl.audit.made import attempt, finding, made_audit
 from vfl.audit import trials
+from vfl.audit.advice import recommend
+from vfl.audit.attackers import Defending, attackers_above, worst_attackers
 from vfl.audit.budget import Budget
 from vfl.audit.course import Run, Wanted
 from vfl.audit.defences import all_candidates, named_candidate, place_of, together, told_attackers, with_candidate
+from vfl.audit.document import chapters, texts
+from vfl.audit.document.page import audit_page
 from vfl.audit.plan import Planned, all_seats, plan_attacks
 from vfl.audit.schema import Training, Trial
-from vfl.audit.trials import Defending, recommend, worst_attackers
 from vfl.config import parse_config
 from vfl.config.places import PLACES
 from vfl.observation import Setting
@@ -54,11 +58,33 @@ def trial(name, accuracy, held=(), broken=(), undecided=()):
     return Trial(defence=name, outcome="done", training=training, worst=worst, **lists)
 
 
-def recommended(*trials):
-    return recommend(run_of(trials=trials), Defending(config(), ATTACKERS, 6))
-
-
 BOTH = [one.name for own in ATTACKERS.values() for one in own]
+PLANS = [one for own in ATTACKERS.values() for one in own] + [
+    Planned((WORKER,), PluginSection(name=name)) for name in ("label_batch", "label_norm")
+]
+OTHERS = [one.name for one in PLANS[2:]]
+
+
+def undefended(*names, seconds=1.0):
+    """What attackers learned without a defence, the worst and these others."""
+    worst = (attempt(finding(beyond=0.9)), about_labels("label_clusters", 1.0))
+    return [*worst, *(about_labels(name, 0.9, seconds=seconds) for name in names)]
+
+
+def about_labels(name, beyond, **changes):
+    worker = {"worker": 0}
+    defence = changes.get("defence", "none")
+    state = "leaked" if beyond > 0.1 else "guess"
+    found = finding(adversary=worker, attack=name, beyond=beyond, state=state, defence=defence)
+    return attempt(found, adversary=worker, attack=name, **changes)
+
+
+def with_these(made=None):
+    return Defending(made or config(), PLANS, ATTACKERS, 6)
+
+
+def recommended(*trials, attempts=()):
+    return recommend(run_of(*attempts, trials=trials), with_these())
 
 
 def test_the_cheapest_defence_that_holds_against_all_is_recommended_with_its_price():
@@ -76,7 +102,8 @@ def test_where_none_holds_against_all_the_audit_says_so(broken):
     other = {"broken": BOTH[1:]} if broken else {"undecided": BOTH[1:]}
     found = recommended(trial("a", 0.9, BOTH[:1], **other))
     assert found.defence is None
-    assert found.sentence.startswith("None of the 1 defences that were tried keeps every seat below the limit of 0.1.")
+    said = "The one defence that was tried does not keep every seat below the limit of 0.1."
+    assert found.sentence.startswith(said)
     held = "held by a, which worker 0, label_clusters broke." if broken else "held by a."
     assert f"The coordinator, exact: {held}" in found.sentence
 
@@ -92,7 +119,9 @@ def test_only_attackers_above_the_limit_are_met_and_each_seat_s_worst():
     ]
     plans = [Planned((COORDINATOR,), PluginSection(name=name)) for name in ("exact", "theory")]
     plans.append(Planned((WORKER,), PluginSection(name="label_norm")))
-    assert worst_attackers(run_of(*attempts), plans) == {"uploads": plans[:1]}
+    run = run_of(*attempts)
+    assert worst_attackers(run, plans) == {"uploads": plans[:1]}
+    assert attackers_above(run, plans) == plans[:2]
 
 
 def test_every_defence_is_tried_where_it_can_act_and_a_seat_learned_too_much():
@@ -110,7 +139,8 @@ def test_defences_of_several_places_are_put_together_beside_the_config_s_own():
     assert both.label == "noise on uploads and marvell on answers"
     own = config(defence={"outputs": {"name": "clip"}})
     assert list(with_candidate(own, both)) == ["outputs", "uploads", "answers"]
-    against = Defending(own, ATTACKERS | {"outputs": [Planned((COORDINATOR,), PluginSection(name="x"))]}, 6)
+    worst = ATTACKERS | {"outputs": [Planned((COORDINATOR,), PluginSection(name="x"))]}
+    against = Defending(own, PLANS, worst, 6)
     assert [one.name for one in against.against(both)] == BOTH
 
 
@@ -124,7 +154,7 @@ def test_where_defences_are_broken_together_the_next_cheapest_takes_the_place_of
     accuracies = {"noise": 0.7, "quantize": 0.8, "prune": 0.9}
     alone = [trial(one.label, accuracies[one.section["uploads"]["name"]], BOTH[:1]) for one in uploads]
     alone += [trial(one.label, 0.9, BOTH[1:]) for one in answers]
-    run = run_of(trials=alone)
+    run = run_of(*undefended(), trials=alone)
 
     def carry_out(run, _tried, candidate, _watch, **_):
         holds = candidate.section["uploads"]["name"] == strong
@@ -133,31 +163,122 @@ def test_where_defences_are_broken_together_the_next_cheapest_takes_the_place_of
         return made
 
     monkeypatch.setattr(trials, "_try", carry_out)
-    with_these = Defending(config(), ATTACKERS, 6)
-    trials._try_together(run, with_these, [*uploads, *answers], None, until=1.0)
+    trials._try_together(run, with_these(), [*uploads, *answers], None, until=1.0)
     together = [one.defence for one in run.audit.trials[len(alone) :]]
     names = [f"{name} on uploads and marvell on answers" for name in ("prune", "quantize", "noise")]
     assert together == names[:tried]
-    assert recommend(run, with_these).defence == (None if strong == "nothing" else names[tried - 1])
+    assert recommend(run, with_these()).defence == (None if strong == "nothing" else names[tried - 1])
 
 
-def test_the_first_that_breaks_defences_together_ends_their_trial_the_quickest_attackers_come_first(monkeypatch):
-    names = ("exact", "theory", "rgap")
+@pytest.fixture
+def replays(monkeypatch):
+    """Replays on recordings that are not there: what each attacker knows under a defence, by both names."""
+    known, met, left = {}, [], []
+
+    def attempt_these(run, bench, planned, _watch, *, until, later=0):
+        met.append([one.section.name for one in planned])
+        left.append(later)
+        made = []
+        for one in planned:
+            beyond = known.get((bench.defence, one.section.name), 0.0)
+            if isinstance(beyond, str):
+                made.append(attempt(adversary=one.adversary, attack=one.section.name, outcome=beyond))
+            else:
+                made.append(about_labels(one.section.name, beyond, defence=bench.defence))
+        run.audit.attempts.extend(one.model_copy(update={"defence": bench.defence}) for one in made)
+        return made
+
+    monkeypatch.setattr(trials, "attempt_all", attempt_these)
+    monkeypatch.setattr(trials, "_recording", lambda *_args, **_: "a recording")
+    monkeypatch.setattr(Run, "save", lambda _run: None)
+    return known, met, left
+
+
+def test_the_first_that_breaks_defences_together_ends_their_trial_the_quickest_attackers_come_first(replays):
+    known, met, left = replays
+    names = ("exact", "theory", "rgap", "cafe")
     plans = [Planned((COORDINATOR,), PluginSection(name=name)) for name in names]
-    undefended = [
-        attempt(finding(beyond=0.9), attack=name, seconds=took)
-        for name, took in zip(names, (30.0, 1.0, 5.0), strict=True)
+    seconds = (30.0, 1.0, 5.0, 20.0)
+    took = dict(zip(names, seconds, strict=True))
+    run = run_of(*(attempt(finding(beyond=0.9), attack=name, seconds=took[name]) for name in names))
+    known["noise", "rgap"] = 0.5
+    bench = trials.Bench(None, Path("nowhere"), "noise")
+    trials._until_broken(run, bench, plans, None, until=1.0)
+    assert list(itertools.chain(*met)) == ["theory", "rgap"]
+    assert left[-1] == 2  # the others keep their share of the time
+
+
+def test_before_a_defence_is_recommended_all_attackers_above_the_limit_have_met_it(replays):
+    """One attacker that reads every label, and was not the worst of its seat, breaks the cheapest."""
+    known, met, _ = replays
+    cheap, dear = trial("cheap", 0.9, BOTH), trial("dear", 0.8, BOTH)
+    run = run_of(*undefended("label_batch", "label_norm"), trials=[cheap, dear])
+    known["cheap", "label_batch"] = 0.95
+    trials.settle(run, with_these(), None, until=1.0)
+    assert run.audit.recommendation.defence == "dear"
+    assert set(run.audit.recommendation.held_against) == {*BOTH, *OTHERS}
+    assert run.audit.recommendation.unmet == []
+    assert "It held against all 4 attackers that know more without it" in run.audit.recommendation.sentence
+    assert cheap.broken_by == ["worker 0, label_batch"]
+    assert cheap.worst == 0.95
+    assert not any(name in chosen for chosen in met for name in ("exact", "label_clusters"))  # they have met it
+
+
+def test_where_an_attacker_that_was_not_the_worst_breaks_every_defence_none_is_recommended(replays):
+    known, _, _ = replays
+    run = run_of(*undefended("label_batch"), trials=[trial("a", 0.9, BOTH), trial("b", 0.8, BOTH)])
+    known |= {("a", "label_batch"): 0.9, ("b", "label_batch"): 0.2}
+    trials.settle(run, with_these(), None, until=1.0)
+    assert run.audit.recommendation.defence is None
+    assert "Worker 0, label_batch: held by none." in run.audit.recommendation.sentence
+
+
+@pytest.mark.parametrize("outcome", ["out of time", "failed"])
+def test_an_attacker_that_came_to_no_result_is_named_beside_the_recommendation(replays, outcome):
+    known, _, _ = replays
+    run = run_of(*undefended("label_batch", "label_norm"), trials=[trial("a", 0.9, BOTH)])
+    known["a", "label_norm"] = outcome
+    trials.settle(run, with_these(), None, until=1.0)
+    found = run.audit.recommendation
+    assert (found.defence, found.unmet) == ("a", [f"worker 0, label_norm ({outcome})"])
+    assert "keeps every seat" not in found.sentence
+    assert "A kept 3 of 4 attackers below the limit of 0.1." in found.sentence
+    assert ("The budget ended before" in found.sentence) is (outcome == "out of time")
+    assert f"nothing is known of worker 0, label_norm ({outcome})" in found.sentence
+    for said in (page_of(run), *(list(texts(one.blocks)) for one in chapters(run.audit) if one.key == "defence")):
+        assert any(f"worker 0, label_norm ({outcome})" in text for text in said)
+
+
+def page_of(run):
+    return [audit_page(run.audit)]
+
+
+def test_when_the_budget_is_used_up_the_recommendation_says_so(replays):
+    _, met, _ = replays
+    run = run_of(*undefended("label_batch"), trials=[trial("a", 0.9, BOTH)])
+    run.budget = Budget(60.0, spent=59.0)
+    trials.settle(run, with_these(), None, until=1.0)
+    assert met == []
+    assert run.audit.recommendation.unmet == ["worker 0, label_batch (not run)"]
+    assert "The budget ended before it had met all" in run.audit.recommendation.sentence
+
+
+def test_a_defence_that_met_all_comes_before_a_cheaper_one_that_did_not(replays):
+    known, _, _ = replays
+    run = run_of(*undefended("label_batch"), trials=[trial("cheap", 0.9, BOTH), trial("dear", 0.8, BOTH)])
+    known["cheap", "label_batch"] = "failed"
+    trials.settle(run, with_these(), None, until=1.0)
+    assert run.audit.recommendation.defence == "dear"
+
+
+def test_every_place_where_an_attacker_looked_has_a_worst():
+    """Of one seat two attacks learn the same of the same data, from different things: each place needs a defence."""
+    attempts = [
+        attempt(finding(beyond=1.0), used=["gradients"]),
+        attempt(finding(beyond=0.9, attack="theory"), attack="theory", used=["outputs"]),
     ]
-    run, met = run_of(*undefended), []
-
-    def attempt_one(_run, _bench, planned, _watch, *, until):
-        met.extend(one.section.name for one in planned)
-        beyond = 0.5 if planned[0].section.name == "rgap" else 0.0
-        return [attempt(finding(beyond=beyond, state="guess"), attack=planned[0].section.name)]
-
-    monkeypatch.setattr(trials, "attempt_all", attempt_one)
-    made = trials._until_broken(run, None, plans, None, until=1.0)
-    assert met == [one.attack for one in made] == ["theory", "rgap"]
+    plans = [Planned((COORDINATOR,), PluginSection(name=name)) for name in ("exact", "theory")]
+    assert worst_attackers(run_of(*attempts), plans) == {"uploads": plans[:1], "outputs": plans[1:]}
 
 
 def test_a_defence_must_act_where_an_attack_looked():
