@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 from tests.bank import bank_config, write_files
 from tests.integration.command_support import cafe
 from vfl.audit.leaderboard import lines_of, submit
+from vfl.folder.transcript import _checksum
 
 PROJECT = Path(__file__).parents[2]
 ATTACKS = ("--attack", "label_clusters", "--attack", "output_inversion", "--attack", "least_squares")
@@ -87,6 +89,26 @@ def test_what_an_audit_measured_goes_on_the_leaderboard_once(audited, tmp_path):
     assert labels["config"]["adversary"] == {"worker": 0}
     table = json.loads((tmp_path / "tables" / "leaderboard.json").read_text(encoding="utf-8"))["table"]
     assert [len(row) for row in table] == [len(table[0])] * 3
+
+
+def test_a_transcript_that_names_code_is_refused_before_anything_is_imported(audited, tmp_path):
+    _, first = audited
+    seats = [path.parent for path in (first / "record").glob("*/transcript")]
+    kept = shutil.copytree(seats[0], tmp_path / "elsewhere")
+    (tmp_path / "theirs.py").write_text("open('was imported', 'w')", encoding="utf-8")
+    meta = kept / "transcript" / "meta.json"
+    named = json.loads(meta.read_text(encoding="utf-8"))
+    named["config"]["model"] = {"name": "theirs:network"}
+    del named["sha256"]
+    text = json.dumps(named | {"sha256": _checksum(named)})
+    meta.write_text(text, encoding="utf-8")
+    done = cafe("audit", "elsewhere", "--out", "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "names code of its own to be imported, model.name theirs:network" in done.stderr.splitlines()[-1]
+    other = cafe("audit", seats[1], "elsewhere", "--out", "out", cwd=tmp_path)
+    assert (other.returncode, "are of different runs" in other.stderr) == (2, True)
+    assert not (tmp_path / "was imported").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_wrong_option_ends_with_a_sentence(bank, tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from vfl.audit.course import Run
 from vfl.audit.defences import Candidate, place_of
-from vfl.audit.judgement import attacker
+from vfl.audit.judgement import EQUAL, attacker
 from vfl.audit.plan import Planned
 from vfl.audit.schema import Attempt, Finding
 from vfl.config import RunConfig
@@ -13,8 +13,6 @@ from vfl.config.places import Place
 
 MOST_ATTACKERS = 6
 """So many attackers of a place a defence meets first, the worst of each seat and kind of data before others."""
-EQUAL = 0.02
-"""An attack that knows so little more than another from its seat is no worse."""
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,9 @@ class Candidate:
 
 
 def place_of(seats: Sequence[Seat], used: Sequence[str]) -> Place:
-    """Return where a defence must act to change what an attack saw."""
-    seen = [place for what, place in SEEN.items() if what in used]
+    """Return where a defence must act to change what an attack saw; a worker makes its own gradients from answers."""
     kinds = {seat.kind for seat in seats}
+    seen = [place for what, place in SEEN.items() if what in used and kinds != {"worker"}]
     return (seen or [place for kind, place in SEATS.items() if kind in kinds])[0]
 
 

@@ -59,8 +59,8 @@ class Evidence:
         rows = [
             Example(
                 name=str(name),
-                real=[value_words(real[at]) for at in places],
-                found=[value_words(found[at]) for at in places],
+                real=[_exactly(real[at]) for at in places],
+                found=[_exactly(found[at]) for at in places],
             )
             for name, real, found in zip(written["ids"], written["real"], written["recovered"], strict=True)
         ]
@@ -103,6 +103,11 @@ class Evidence:
                 errors[column.name] = float(np.median(found[:, first])) * column.deviation
             first += column.width
         return errors
+
+
+def _exactly(value: Any) -> str:
+    """Write a value with six digits, so that an amount is seen to the cent."""
+    return f"{value:.6g}" if isinstance(value, float) and np.isfinite(value) else value_words(value)
 
 
 def _worst(attempts: Sequence[Attempt], what: str) -> list[Finding]:

@@ -14,6 +14,8 @@ ORDER: tuple[State, ...] = ("leaked", "partly", "guess", "open")
 ROUNDS = "rounds after"
 """How what the recording left out is named."""
 ALL_TRIED = "No attack found more than a guess"
+EQUAL = 0.02
+"""An attack that knows so little more than another is no worse."""
 
 
 def conclude(audit: Audit, seats: Sequence[Any]) -> Audit:
@@ -54,13 +56,20 @@ def attacker(attempt: Attempt) -> str:
 
 
 def worst_of(attempts: Iterable[Attempt]) -> list[Finding]:
-    """Return the worst finding on each kind of each party's data, the worst of all first."""
+    """Return the worst finding on each kind of each party's data, of equals the first; the worst of all first."""
     worst: dict[tuple[str, str], Finding] = {}
     for finding in (one for attempt in attempts for one in attempt.findings):
         known = worst.get((finding.target, finding.what))
-        if known is None or finding.beyond > known.beyond:
+        if known is None or _is_worse(finding, known):
             worst[finding.target, finding.what] = finding
     return sorted(worst.values(), key=lambda one: (ORDER.index(one.state), -one.beyond))
+
+
+def _is_worse(one: Finding, other: Finding) -> bool:
+    """Tell whether a finding is clearly worse than another: what is no more than a guess never is."""
+    if one.state != other.state:
+        return ORDER.index(one.state) < ORDER.index(other.state)
+    return one.beyond > other.beyond + EQUAL
 
 
 def is_clear(attempt: Attempt, limit: float) -> bool:

@@ -22,12 +22,13 @@ from vfl.audit.recording import Recording, record, recorded, recorded_config
 from vfl.audit.schema import NONE, Attempt, Audit, Trial, Untested, digest_of, load_audit
 from vfl.audit.soonest import look_for_rounds
 from vfl.audit.trials import forget_recordings, settle, try_defences
-from vfl.config import RunConfig
+from vfl.config import RunConfig, apply_change, parse_config
 from vfl.config.places import NONE as NO_DEFENCE
 from vfl.datasets import Data
 from vfl.datasets.slices import load_data
 from vfl.errors import InterruptedRunError, UserError, in_words
 from vfl.files import write_text
+from vfl.folder.recorded_config import without_download
 from vfl.folder.transcript import Transcript
 from vfl.folder.versions import made_with
 from vfl.local.stop import as_ctrl_c
@@ -71,11 +72,15 @@ def audit_transcripts(transcripts: dict[Seat, Path], name: str, out: Path, wante
     """Audit what parties of a federation recorded, here or elsewhere: no defence can be tried on it."""
     first = Transcript(next(iter(transcripts.values())))
     tree = first.config.model_dump(mode="json")
+    changed = tree | {"data": without_download(tree["data"])}
+    for change in wanted.changes:
+        apply_change(changed, change)
+    here = parse_config(changed, "the recorded config")
     audit = Audit(name=name, budget=wanted.budget, limit=wanted.limit, config=tree, digest=digest_of(tree))
     run = _begin(out, audit, wanted, first.config)
 
     def work(watch: CellsProgress) -> None:
-        run.evidence = Evidence.of(first.config)
+        run.evidence = Evidence.of(here)
         recording = Recording(transcripts, first.config)
         _attack(run, recording, first.config, watch, until=REPORTS).attempt(watch)
 
@@ -122,7 +127,7 @@ def _carry_out(run: Run, work: Any) -> Audit:
 def _is_whole(audit: Audit) -> bool:
     """Tell whether all that could run did: a refusal is an answer, an attack that was cut short is none."""
     outcomes = [one.outcome for one in audit.attempts] + [one.outcome for one in audit.trials]
-    return all(outcome in ("done", "refused") for outcome in outcomes)
+    return all(outcome in ("done", "refused") for outcome in outcomes) and not audit.recommendation.unmet
 
 
 def write_reports(out: Path, audit: Audit) -> None:

@@ -156,7 +156,7 @@ def _meet_all(run: Run, tried: Defending, trial: Trial, watch: CellsProgress, *,
     """
     met = {*trial.held_against, *(attacker(one) for one in run.audit.attempts if one.defence == trial.defence)}
     left = [one for one in attackers_above(run, tried.planned) if one.name not in met]
-    if not left or not holds(trial) or run.budget.left(until) < LEAST_SECONDS:
+    if not left or not holds(trial):
         return
     recording = _recording(run, tried, trial, until=until)
     if recording is None:
@@ -174,6 +174,8 @@ def _recording(run: Run, tried: Defending, trial: Trial, *, until: float) -> Rec
     try:
         return recorded(config, run.out / trial.folder / "record")
     except UserError:
+        if run.budget.left(until) < LEAST_SECONDS:
+            return None
         again = _record(run, tried, trial, until=until)
         return again if again.training.rounds == tried.rounds else None
 

@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from vfl.config import load_config
 from vfl.errors import RunFailedError, UserError
 
 if TYPE_CHECKING:
+    from vfl.audit.course import Wanted
     from vfl.audit.schema import Audit
     from vfl.registry import PluginSection
     from vfl.seats import Seat
@@ -85,10 +87,11 @@ def audit(
         quiet=quiet,
         resume=resume,
     )
+    prepared = _prepared(what, wanted)  # what is wrong with it is said before there is a folder
     folder = results_folder(out or Path("runs") / f"{what[0].stem}-audit", what[0])
     with held(folder):
         _check_unfinished(folder, resume, fresh)
-        found = _audit(what, folder, wanted)
+        found = prepared(folder)
     if not quiet:
         show_audit(found, folder)
     failures = [failure for one in conditions if (failure := one.failure(found))]
@@ -122,25 +125,41 @@ def print_schema() -> None:
     print(json.dumps(Audit.model_json_schema(mode="serialization"), indent=1))
 
 
-def _audit(what: list[Path], folder: Path, wanted: Any) -> "Audit":
+def _prepared(what: list[Path], wanted: "Wanted") -> "Callable[[Path], Audit]":
+    """Read the config or the transcripts, and return what audits them into a folder."""
     from vfl.audit.main import audit_config, audit_transcripts
 
     if len(what) == 1 and not what[0].is_dir():
-        return audit_config(load_config(what[0], list(wanted.changes)), what[0].stem, folder, wanted)
-    return audit_transcripts(_transcripts(what), what[0].resolve().parent.name, folder, wanted)
+        config = load_config(what[0], list(wanted.changes))
+        return lambda folder: audit_config(config, what[0].stem, folder, wanted)
+    found = _transcripts(what, wanted.changes)
+    return lambda folder: audit_transcripts(found, what[0].resolve().parent.name, folder, wanted)
 
 
-def _transcripts(folders: list[Path]) -> "dict[Seat, Path]":
-    """Return the transcripts in folders, or in the folders of runs, by the seat that each was recorded at."""
+def _transcripts(folders: list[Path], changes: tuple[str, ...]) -> "dict[Seat, Path]":
+    """Return the transcripts in folders, or in the folders of runs, by the seat that each was recorded at.
+
+    Nothing that they name is imported or called unless the user names it too.
+    """
+    from vfl.folder.recorded_config import refuse_addresses, refuse_imports
     from vfl.folder.transcript import Transcript
 
     found: dict[Seat, Path] = {}
+    said, first = [change.partition("=")[2] for change in changes], None
     for folder in folders:
         inside = [folder] if (folder / "meta.json").exists() else sorted(folder.glob("**/transcript"))
         if not inside:
             raise UserError(f"{folder}: holds no transcript (transcript: true in a run's config keeps one)")
         for path in inside:
-            for seat in Transcript(path).setting.seats:
+            transcript = Transcript(path)
+            tree = transcript.config.model_dump(mode="json")
+            first = first or (path, tree)
+            if tree != first[1]:
+                raise UserError(f"{path} and {first[0]} are of different runs: their configs differ")
+            sections = {key: tree[key] for key in ("model", "data", "attack")}
+            refuse_imports(sections, said, path)
+            refuse_addresses(sections, said, path)
+            for seat in transcript.setting.seats:
                 found[seat] = path
     return found
 

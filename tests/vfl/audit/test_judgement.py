@@ -35,6 +35,18 @@ def test_an_attack_without_a_result_is_never_called_held(outcome):
     assert not any(text.startswith("held") for text in said)
 
 
+def test_of_equal_attacks_the_first_is_named_and_chance_hides_no_leak():
+    first = attempt(finding(beyond=0.99), attack="exact", folder="attempts/coordinator_exact", rounds=5)
+    equal = attempt(finding(beyond=1.0, attack="theory", evidence="x"), attack="theory", folder="x")
+    found = conclude(made_audit(first, equal), SEATS[:1])
+    assert found.sentences == [
+        "The coordinator: 90 of 100 labels of worker 1 (a guess has 50); after 5 of 6 rounds, by exact."
+    ]
+    doubtful = attempt(finding(state="guess", beyond=0.3), attack="theory")
+    known = attempt(finding(state="partly", beyond=0.2))
+    assert conclude(made_audit(doubtful, known), SEATS[:1]).sentences[0].endswith("by exact.")
+
+
 def test_whole_rows_stand_for_their_columns_in_the_sentence():
     rows = finding(what="rows", learned="all 9 whole rows of worker 0")
     columns = finding(what="columns", learned="all 4 columns of worker 0", target="worker 0")

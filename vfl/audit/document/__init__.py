@@ -5,10 +5,11 @@ from pathlib import Path
 
 import yaml
 
+from vfl.audit.advice import holds
 from vfl.audit.document import auditor
 from vfl.audit.document.parts import LABELS, Block, Chapter, Entry, Facts, Grid, Words
 from vfl.audit.judgement import ORDER, attacker, is_clear, who
-from vfl.audit.schema import Attempt, Audit, Outcome, Trial
+from vfl.audit.schema import NONE, Attempt, Audit, Outcome, Trial
 from vfl.folder.words import size
 
 
@@ -123,9 +124,13 @@ def _matrix(audit: Audit) -> Chapter:
         part = slice(1 + first, 1 + first + MOST_DEFENCES)
         there = tuple((line[0], *line[part]) for line in lines if any(entry.text for entry in line[part]))
         if there:
-            head = ("seat and attack", *defences[first : first + MOST_DEFENCES])
+            head = ("seat and attack", *map(_defence, defences[first : first + MOST_DEFENCES]))
             blocks.append(Grid(head, there, "", (2.4, *(1.0 for _ in head[1:]))))
     return Chapter("matrix", "Every seat, attack and defence", lead, tuple(blocks))
+
+
+def _defence(name: str) -> str:
+    return "no defence" if name == NONE else name
 
 
 def _severity(attempt: Attempt | None) -> tuple[int, int]:
@@ -178,12 +183,13 @@ def _trial(trial: Trial) -> tuple[Entry, ...]:
     )
     if trial.outcome != "done":
         return Entry(trial.defence), Entry(trial.outcome, "open"), *prices, Entry(trial.sentence)
-    state = "open" if trial.worst is None else "partly" if trial.broken_by else "guess"
+    state = "partly" if trial.broken_by else "open" if trial.worst is None or trial.undecided else "guess"
     state = "leaked" if trial.broken_by and (trial.worst or 0.0) >= 0.5 else state
     known = "–" if trial.worst is None else f"{trial.worst:.2f}"
     said = [f"held against {'; '.join(trial.held_against)}" if trial.held_against else ""]
     said += [f"broken by {'; '.join(trial.broken_by)}" if trial.broken_by else ""]
-    said += [f"no result: {'; '.join(trial.undecided)}" if trial.undecided else "", trial.told]
+    said += [f"no result: {'; '.join(trial.undecided)}" if trial.undecided else ""]
+    said += [f"not met: {'; '.join(trial.unmet)}" if trial.unmet and holds(trial) else "", trial.told]
     return Entry(trial.defence), Entry(known, state), *prices, Entry(". ".join(one for one in said if one))
 
 
@@ -201,7 +207,7 @@ def _basis(audit: Audit) -> Chapter:
     lines = tuple(
         (
             Entry(attacker(one)),
-            Entry(one.defence),
+            Entry(_defence(one.defence)),
             Entry(one.ledger),
             Entry("–" if one.seconds is None else f"{one.seconds:.1f} s"),
         )
