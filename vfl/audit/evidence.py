@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vfl.audit.judgement import who
+from vfl.audit.judgement import is_worse, who
 from vfl.audit.schema import Attempt, ColumnFacts, Example, Examples, Finding
 from vfl.config import RunConfig
 from vfl.datasets import Data
@@ -111,12 +111,12 @@ def _exactly(value: Any) -> str:
 
 
 def _worst(attempts: Sequence[Attempt], what: str) -> list[Finding]:
-    """Return for each adversary the worst finding of a kind that is more than a guess, the worst of all first."""
+    """Return for each adversary the worst finding of a kind that is more than a guess, of equals the first."""
     worst: dict[str, Finding] = {}
     for finding in (one for attempt in attempts for one in attempt.findings):
         name = who(finding.adversary)
         known = worst.get(name)
-        if finding.what == what and finding.state != "guess" and (known is None or finding.beyond > known.beyond):
+        if finding.what == what and finding.state != "guess" and (known is None or is_worse(finding, known)):
             worst[name] = finding
     return sorted(worst.values(), key=lambda one: -one.beyond)
 

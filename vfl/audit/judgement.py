@@ -60,12 +60,12 @@ def worst_of(attempts: Iterable[Attempt]) -> list[Finding]:
     worst: dict[tuple[str, str], Finding] = {}
     for finding in (one for attempt in attempts for one in attempt.findings):
         known = worst.get((finding.target, finding.what))
-        if known is None or _is_worse(finding, known):
+        if known is None or is_worse(finding, known):
             worst[finding.target, finding.what] = finding
     return sorted(worst.values(), key=lambda one: (ORDER.index(one.state), -one.beyond))
 
 
-def _is_worse(one: Finding, other: Finding) -> bool:
+def is_worse(one: Finding, other: Finding) -> bool:
     """Tell whether a finding is clearly worse than another: what is no more than a guess never is."""
     if one.state != other.state:
         return ORDER.index(one.state) < ORDER.index(other.state)

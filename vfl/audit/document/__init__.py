@@ -190,7 +190,12 @@ def _trial(trial: Trial) -> tuple[Entry, ...]:
     said += [f"broken by {'; '.join(trial.broken_by)}" if trial.broken_by else ""]
     said += [f"no result: {'; '.join(trial.undecided)}" if trial.undecided else ""]
     said += [f"not met: {'; '.join(trial.unmet)}" if trial.unmet and holds(trial) else "", trial.told]
-    return Entry(trial.defence), Entry(known, state), *prices, Entry(". ".join(one for one in said if one))
+    return (
+        Entry(trial.defence),
+        Entry(known, state),
+        *prices,
+        Entry(". ".join(one[:1].upper() + one[1:] for one in said if one)),
+    )
 
 
 def _price(loss: float | None, accuracy: float | None, seconds: float | None, wire: int) -> tuple[Entry, ...]:
