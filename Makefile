@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs compose test test-slow lint audit lock sbom format setup stubs clean
+.PHONY: demo docs links compose test test-slow lint audit lock sbom format setup stubs clean
 
 # Installs what a user needs, none of the developers' tools
 demo: $(VENV)/.base
@@ -49,6 +49,10 @@ sbom: setup
 # The pages as a site in build/site, without a network; a link that leads nowhere is an error
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+# Badges and links to the project's repository, from its address in pyproject.toml
+links: setup
+	$(BIN)/python deploy/links.py
 
 format: setup
 	$(BIN)/ruff check --fix .

@@ -5,12 +5,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from links import repository  # beside this file, which is where mkdocs looks
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 TOP = ("ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "RESULTS.md", "SECURITY.md")
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Lead to the project's repository, where it has an address."""
+    config.repo_url = repository()
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from deploy.links import repository, write_links
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -24,6 +27,41 @@ def test_badges_say_what_the_project_says():
     assert PROJECT["license"] in (ROOT / "docs" / "images" / "badge-licence.svg").read_text()
     python = (ROOT / "docs" / "images" / "badge-python.svg").read_text()
     assert re.findall(r">(3\.\d+)<", python) == [PROJECT["requires-python"].removeprefix(">=")]
+
+
+@pytest.fixture
+def linked(tmp_path):
+    """The files that have the repository's address, as a copy, and how to read all of them."""
+    shutil.copytree(ROOT / "examples" / "notebooks", tmp_path / "examples" / "notebooks")
+    (tmp_path / "docs").mkdir()
+    for name in ("docs/tutorials.md", "CITATION.cff"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path, lambda: {path: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_badges_and_links_are_those_of_the_projects_address(linked):
+    folder, read = linked
+    here = read()
+    write_links(folder, repository())
+    assert read() == here
+
+
+def test_without_an_address_no_badge_leads_nowhere_and_with_one_each_leads_to_its_notebook(linked):
+    folder, read = linked
+    write_links(folder, None)
+    without = read()
+    assert not re.search(r"OWNER|colab-badge|/github/|git\+", "".join(without.values()))
+    assert sum("Upload notebook" in text for text in without.values()) == len(without) - 1  # all but CITATION.cff
+    write_links(folder, "https://github.com/some/where")
+    with_one = read()
+    assert "Upload notebook" not in "".join(with_one.values())
+    for path in (folder / "examples" / "notebooks").iterdir():
+        (there,) = re.findall(r"/github/some/where/blob/main/([\w/.]+)\)", with_one[path])
+        assert folder / there == path
+        assert "git+https://github.com/some/where" in with_one[path]
+    assert yaml.safe_load(with_one[folder / "CITATION.cff"])["repository-code"] == "https://github.com/some/where"
+    write_links(folder, None)
+    assert read() == without
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda one: one.stem)
