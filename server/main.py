@@ -24,7 +24,7 @@ from vfl.config import RunConfig
 from vfl.device import keep_freed_memory
 from vfl.errors import CafeError, InterruptedRunError, in_words
 from vfl.files.lock import FolderLock
-from vfl.folder import clear_run, held, holds_run, transcript_of
+from vfl.folder import clear_run, held, holds_run, make_way, transcript_of
 from vfl.folder.events import write_events
 from vfl.folder.journal import Journal, StartingJournal
 from vfl.folder.record import Record, write_model, write_summary
@@ -54,7 +54,7 @@ class ServeOptions:
     resume: bool = False
     """Whether to go on from the last checkpoint in `out`."""
     fresh: bool = False
-    """Whether to begin anew although a run in `out` could be resumed."""
+    """Whether what an earlier run left in `out` may be thrown away."""
     lock: FolderLock | None = None
     """On `out`, if it was taken before the coordinator was started."""
     workers_wait: bool = False
@@ -139,11 +139,16 @@ class _Run:
         write_model(self.options.out, self.record.model)
 
     def take_folder(self, resumed: Resumed | None) -> None:
-        """Make the folder this run's: what an earlier run left there is removed."""
-        self.folder_is_ours = True
-        clear_run(self.options.out, resumed is not None, seen=0 if resumed is None else resumed.seen)
+        """Make the folder this run's."""
+        self.folder_is_ours, moved = True, ""
+        if resumed is not None:
+            clear_run(self.options.out, resumed=True, seen=resumed.seen)
+        else:
+            moved = make_way(self.options.out, self.config, fresh=self.options.fresh)
         if isinstance(self.journal, StartingJournal):
             self.journal.take_place()
+        if moved:
+            self.journal.say(moved)
 
     def begin(self, setting: Setting) -> None:
         """Take note of the setting, which is known when all workers have joined."""

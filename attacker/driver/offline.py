@@ -15,7 +15,7 @@ from attacker.interface import Setting
 from attacker.start import start_attack
 from vfl.config import RunConfig
 from vfl.errors import UserError, in_words, is_want_of_memory
-from vfl.folder import clear_run
+from vfl.folder import clear_run, make_way
 from vfl.folder.journal import Journal
 from vfl.folder.record import Record
 from vfl.folder.transcript import Transcript
@@ -43,13 +43,19 @@ def attack_transcript(
     rounds = min([one.rounds for one in recorded] + ([] if most is None else [most]))
     with _memory_errors_explained(setting):
         follower = Follower(start_attack(config.attack, setting), Snapshots(folder, setting, config.snapshots))
-        clear_run(folder)
+        moved = make_way(folder, config, records=False)
         journal = Journal(folder)
         journal.run(config, setting.samples, setting.rounds)
+        if moved:
+            journal.say(moved)
         try:
             _show(follower, recorded, journal, rounds)
             record = Record(rounds=rounds)
             conclude(follower.recover, record, config=config, setting=setting, out=folder, journal=journal)
+        except UserError:  # a round that is not what the run says: it is as if nothing had been started
+            journal.close()
+            clear_run(folder)
+            raise
         except Exception as error:
             journal.state("ended", str(in_words(error)))
             raise

@@ -63,7 +63,6 @@ server() {
     for worker in $(workers); do wait_for_start_of "worker-$worker"; done
     return "$(cat /certs/set-up)"
   fi
-  rm -f /results/model.pt # `healthy` looks for it
   if [ "$CAFE_REFEREE" = yes ]; then set -- --referee; fi
   if [ -n "${CAFE_UI_PORT:-}" ]; then set -- "$@" --ui --ui-listen "0.0.0.0:$CAFE_UI_PORT"; fi
   with_config serve --listen 0.0.0.0:7000 --tls /certs --out /results "$@"
@@ -100,7 +99,7 @@ healthy() {
   if [ -n "${CAFE_ID:-}" ]; then
     cafe health 127.0.0.1:7001 --tls /certs --id "$CAFE_ID" || [ -e /tmp/done ]
   else
-    cafe health 127.0.0.1:7000 --tls /certs || [ -e /results/model.pt ]
+    cafe health 127.0.0.1:7000 --tls /certs || [ /results/model.pt -nt /certs/set-up ]
   fi
 }
 

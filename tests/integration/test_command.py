@@ -47,19 +47,6 @@ def test_run_scores_the_attack_and_writes_the_folder(config, tmp_path):
     assert offline["attack"]["psnr_min"] == summary["attack"]["psnr_min"]
 
 
-@pytest.mark.slow
-def test_a_folder_used_again_holds_the_new_run_only(config, tmp_path):
-    out = tmp_path / "out"
-    assert cafe("run", config, "--out", out, "--set", "transcript=true").returncode == 0
-    changes = ["--set", "attack.name=none", "--set", "federation.epochs=1", "--set", "seed=9"]
-    again = cafe("run", config, "--out", out, *changes)
-    assert again.returncode == 0
-    assert "No attack was run" in again.stdout
-    assert not (out / "recovered.npz").exists()
-    assert not list(out.glob("transcript/*"))
-    assert json.loads((out / "summary.json").read_text())["attack"]["psnr_mean"] is None
-
-
 def test_a_coordinator_that_cannot_start_leaves_the_folder_alone(config, tmp_path):
     (tmp_path / "summary.json").write_text("mine")
     assert cafe("serve", config, "--listen", "203.0.113.7:1", "--insecure", "--out", tmp_path).returncode == 2

@@ -1,7 +1,8 @@
-"""One folder, one run: a live run's folder is nobody else's, and nothing is cleared for a run that is then refused."""
+"""One folder, one run: a live run's folder is nobody else's, and what an earlier run left there is not lost unasked."""
 
 import json
 import re
+import shutil
 import signal
 import uuid
 
@@ -79,6 +80,45 @@ def test_after_kill_9_the_folder_is_free_but_what_can_be_resumed_is_not_thrown_a
     assert not any((out / "checkpoints").iterdir())
 
 
+def test_a_run_of_another_config_moves_what_was_there_and_says_so(config, done, tmp_path):
+    out = tmp_path / "again"
+    shutil.copytree(done, out)
+    before, other = files(done), ("--set", "seed=9", "--set", "transcript=false")
+    ran = cafe("run", config, "--out", out, *other)
+    assert ran.returncode == 0, ran.stderr
+    assert f"is now in {out / 'before-1'} (--fresh would" in " ".join(ran.stderr.split())
+    assert {done / path.relative_to(out / "before-1"): text for path, text in files(out / "before-1").items()} == before
+    assert json.loads((out / "summary.json").read_text())["seed"] == 9
+    assert not list(out.glob("transcript/*"))
+
+    attacked = cafe("attack", done / "transcript", "--out", out, "--quiet")
+    assert attacked.returncode == 0, attacked.stderr
+    assert json.loads((out / "before-2" / "summary.json").read_text())["seed"] == 9
+    fresh = cafe("run", config, "--out", out, "--fresh", "--quiet")
+    assert fresh.returncode == 0, fresh.stderr
+    assert {path.name for path in out.glob("before-*")} == {"before-1", "before-2"}
+
+
+def test_a_run_of_the_same_config_takes_the_place_of_the_one_before(config, done, tmp_path):
+    out = tmp_path / "again"
+    shutil.copytree(done, out)
+    ran = cafe("run", config, "--out", out)
+    assert ran.returncode == 0, ran.stderr
+    assert "before" not in ran.stderr
+    assert not list(out.glob("before-*"))
+    rounds = [path for path in files(done) if path.suffix == ".safetensors"]
+    assert rounds
+    assert all(path.read_bytes() == (out / path.relative_to(done)).read_bytes() for path in rounds)
+
+
+def test_an_attack_on_a_copy_of_a_run_does_not_take_the_place_of_its_transcript(done, tmp_path):
+    out = tmp_path / "copy"
+    shutil.copytree(done, out)
+    attacked = cafe("attack", done / "transcript", "--out", out, "--quiet")
+    assert attacked.returncode == 0, attacked.stderr
+    assert len(list(out.glob("before-1/transcript/round-*"))) == 10
+
+
 def test_a_run_that_is_refused_leaves_the_results_before_it(config, done):
     before = files(done)
     refused = cafe("run", config, "--out", done, "--set", "federation.batch_size=41")
@@ -111,3 +151,24 @@ def test_a_coordinator_whose_attack_is_refused_leaves_the_results_before_it(conf
     assert server.returncode == 2, said
     assert "averaging cannot run here" in said
     assert files(done) == before
+
+
+def test_what_is_refused_leaves_no_folder_behind(config, done, tmp_path):
+    recorded = tmp_path / "recorded"
+    shutil.copytree(done / "transcript", recorded)
+    last = recorded / "round-0000010.safetensors"
+    last.write_bytes(b"damaged")
+    for line in (
+        ("attack", done / "transcript", "--attack", "no_such_attack"),
+        ("attack", done / "transcript", "--attack", "least_squares"),  # which needs more rounds
+        ("attack", done / "transcript", "--attack", "exact", "--set", "attack.no_such_option=1"),
+        ("attack", recorded, "--attack", "theory"),
+        ("run", config, "--set", "federation.batch_size=41"),
+    ):
+        refused = cafe(*line, "--out", tmp_path / "deep" / "down")
+        assert refused.returncode == 2, refused.stderr
+        assert refused.stderr.startswith("cafe: ") or "\ncafe: " in refused.stderr
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["recorded"], line
+    (tmp_path / "mine").mkdir()  # the user's own folder stays
+    assert cafe("attack", done / "transcript", "--attack", "least_squares", "--out", tmp_path / "mine").returncode == 2
+    assert not list((tmp_path / "mine").iterdir())

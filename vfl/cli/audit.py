@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vfl.cli.options import Changes, Out, Quiet, results_folder
+from vfl.cli.options import Changes, Out, Quiet
 from vfl.config import load_config
 from vfl.errors import RunFailedError, UserError
 
@@ -88,7 +88,7 @@ def audit(
         resume=resume,
     )
     prepared = _prepared(what, wanted)  # what is wrong with it is said before there is a folder
-    folder = results_folder(out or Path("runs") / f"{what[0].stem}-audit", what[0])
+    folder = out or Path("runs") / f"{what[0].stem}-audit"
     with held(folder):
         _check_unfinished(folder, resume, fresh)
         found = prepared(folder)

@@ -79,7 +79,7 @@ def run(
     """Run a whole federation on this machine: coordinator, workers, attack, scores."""
     config = load_config(file, changes)
     shared.check_addresses({"--ui-listen": ui_listen})
-    folder = shared.results_folder(out, file)
+    folder = out or Path("runs") / file.stem
     from vfl.folder import held
     from vfl.forkserver import warm_up
 
@@ -174,7 +174,7 @@ def serve(
     from vfl.net.tls import COORDINATOR, identity_for
 
     identity = identity_for(tls, insecure, COORDINATOR, {"--listen": listen})
-    folder = shared.results_folder(out, file)
+    folder = out or Path("runs") / file.stem
     from server.main import ServeOptions
     from server.main import serve as coordinate
     from vfl.cli.progress import RunProgress
@@ -196,6 +196,7 @@ def serve(
             tls=identity,
             rejoin_timeout=patience,
             resume=resume,
+            fresh=fresh,
             lock=lock,
             workers_wait=patience > 0,
             estimates=ui,
@@ -261,7 +262,7 @@ def work(
         insecure=insecure,
         rejoin_timeout=patience,
     )
-    folder = None if seat is None else shared.results_folder(out or Path("runs") / f"{file.stem}-{seat.slug}", file)
+    folder = None if seat is None else out or Path("runs") / f"{file.stem}-{seat.slug}"
     page = _party_page(ui, ui_listen, folder)
     with page, curious_party(config, worker, folder, estimates=ui, alone=True) as onlooker:
         finished = take_part(config, hold(config, data, options, key_file=align_key, psi=psi), options, onlooker)
@@ -283,11 +284,13 @@ def _say_defence(defence: object) -> None:
 @contextlib.contextmanager
 def _party_page(ui: bool, listen: str, folder: Path | None) -> Iterator[None]:
     """Serve the live page of a curious party's own folder, if one is asked for; it has no hold on the run."""
+    from vfl.folder import make_folder
     from vfl.referee.estimates import Estimates
 
     if not ui or folder is None:
         yield
         return
+    make_folder(folder)
     with _page(ui, listen, folder, controls=False), Estimates(folder):
         yield
 

@@ -1,6 +1,5 @@
 """Options that several commands share, and how they are checked."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +25,7 @@ Resume = Annotated[
     bool, typer.Option("--resume", help="Go on from the last checkpoint in --out (federation.checkpoint_every).")
 ]
 Fresh = Annotated[
-    bool, typer.Option("--fresh", help="Begin anew although --out has an unfinished run, which is thrown away.")
+    bool, typer.Option("--fresh", help="Throw away what another run, even an unfinished one, left in --out.")
 ]
 Ui = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run as it goes on (docs/ui.md).")]
 UiListen = Annotated[
@@ -35,18 +34,6 @@ UiListen = Annotated[
 UI_LISTEN = "127.0.0.1:8080"
 REJOIN_SECONDS = 60.0
 """How long `cafe serve` waits for a lost worker, and `cafe work` tries to come back, if the config does not say."""
-
-
-def results_folder(out: Path | None, file: Path, mode: int = 0o777) -> Path:
-    """Return the folder for results, which is named after the file by default; it is made, and can be written to."""
-    folder = out or Path("runs") / file.stem
-    try:
-        folder.mkdir(mode=mode, parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {folder}: the folder cannot be made: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"--out {folder}: the folder cannot be written to")
-    return folder
 
 
 def no_link(folder: Path) -> Path:

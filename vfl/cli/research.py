@@ -10,7 +10,7 @@ import typer
 
 from vfl.bench import BENCHES
 from vfl.cli.ending import finish, reported, show
-from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, check_addresses, no_link, results_folder
+from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, check_addresses, no_link
 from vfl.config import RunConfig, apply_change, parse_config
 from vfl.errors import UserError
 from vfl.seats import adversary_of, names_of_seats
@@ -63,7 +63,7 @@ def attack(
     refuse_addresses(sections, said, transcript)
     if out is not None and (out / "transcript").resolve() in {folder.resolve() for folder in transcripts}:
         raise UserError(f"--out {out}: is the recorded run's own folder; choose another")
-    folder = results_folder(out or _beside(transcript, config.attack.name), transcript)
+    folder = out or _beside(transcript, config.attack.name)
     with held(folder), reported(folder), RunProgress(folder, 0, quiet) as watch:
         attack_transcript(recorded, config, folder, others=each[1:], most=rounds)
         finish(folder, config, _truth(config, watch.say) if score else None)
@@ -96,7 +96,7 @@ def sweep(
 
     plan = load_plan(file, changes, size)
     cells = chosen_cells(plan, where or [])
-    folder = results_folder(out or Path("runs") / plan.name, file)
+    folder = out or Path("runs") / plan.name
     from vfl.folder import held
     from vfl.sweep.engines import choose_engine
     from vfl.sweep.main import check_cells, run_sweep

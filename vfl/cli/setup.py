@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from vfl.cli.options import Changes, ConfigFile, Insecure, Out, Tls, check_addresses, check_worker, results_folder
+from vfl.cli.options import Changes, ConfigFile, Insecure, Out, Tls, check_addresses, check_worker
 from vfl.config import load_config
 from vfl.errors import UserError
 from vfl.files import PRIVATE_FOLDER
@@ -141,8 +141,10 @@ def cut(
 ) -> None:
     """Cut the data set into one file a worker, for `cafe work --data`: each party then holds its own slice only."""
     config = load_config(file, changes)
-    folder = results_folder(out or Path("slices") / file.stem, file, PRIVATE_FOLDER)
+    folder = out or Path("slices") / file.stem
     from vfl.datasets.slices import load_data, write_slices
+    from vfl.folder import make_folder
 
+    make_folder(folder, PRIVATE_FOLDER)
     for path in write_slices(config, load_data(config), folder):
         print(path)

@@ -37,6 +37,11 @@ class FolderLock:
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (DupFd(self._descriptor),)
 
+    def forget_alone(self, folder: Path) -> None:
+        """Remove the locked file from a folder that holds nothing else."""
+        if os.listdir(folder) == [NAME]:  # noqa: PTH208
+            (folder / NAME).unlink()
+
     def close(self) -> None:
         """Let go of it here; a process that was started with it still has it."""
         os.close(self._descriptor)
@@ -64,6 +69,9 @@ def _lock(folder: Path) -> int:
                 raise UserError(_in_use(folder, holder)) from None
             time.sleep(LOOK_SECONDS)  # its children are about to end
             continue
+        if not os.fstat(descriptor).st_nlink:  # a run that was refused has removed it meanwhile
+            os.close(descriptor)
+            continue
         about = {"pid": os.getpid(), "host": socket.gethostname(), "command": _command(), "since": time.time()}
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(about).encode(), 0)
@@ -71,7 +79,7 @@ def _lock(folder: Path) -> int:
 
 
 def _open(path: Path) -> int:
-    """Open the file, which is never removed: two runs might then each lock another one of its name."""
+    """Open the file, which nobody removes but who has it locked: two runs might each lock another one of its name."""
     if path.is_symlink():  # of whoever made the folder: what it leads to is not ours to write to
         path.unlink()
     try:

@@ -12,7 +12,7 @@ from attacker.driver.remote import RemoteAttack
 from attacker.interface import Progress, Proposal, Recovery
 from vfl.config import RunConfig
 from vfl.errors import in_words
-from vfl.folder import clear_run, held, transcript_of
+from vfl.folder import held, make_way, transcript_of
 from vfl.folder.journal import Journal
 from vfl.folder.record import Record
 from vfl.folder.transcript import TranscriptWriter
@@ -50,8 +50,10 @@ class CuriousParty:
         """Start the attack, which may refuse."""
         self.setting = setting
         if self._journal is not None:
-            clear_run(self.out)
+            moved = make_way(self.out, self.config)
             self._journal.run(self.config, setting.samples, setting.rounds)
+            if moved:
+                self._journal.say(moved)
             for worker in range(self.config.federation.workers):
                 self._journal.worker(worker, "joined")  # else no run would begin
             self._journal.state("running")

@@ -80,7 +80,6 @@ class LaunchOptions:
 def run_federation(config: RunConfig, data: Data, out: Path, options: LaunchOptions = LaunchOptions()) -> None:  # noqa: B008
     """Run a whole federation on this machine, or what is left of it; its results are in `out` when this returns."""
     check(config, data)
-    out.mkdir(parents=True, exist_ok=True)
     if options.lock is None:
         with held(out, resume=options.resume, fresh=options.fresh) as lock:
             return run_federation(config, data, out, replace(options, lock=lock))

@@ -23,7 +23,7 @@ from server.trainer import Trainer
 from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.errors import RunFailedError
-from vfl.folder import clear_run, held, transcript_of
+from vfl.folder import held, make_way, transcript_of
 from vfl.folder.journal import Journal
 from vfl.folder.record import Record, write_model
 from vfl.folder.transcript import TranscriptWriter
@@ -58,15 +58,16 @@ def simulate(
 ) -> Simulated:
     """Run a federation and its attack to the numbers of `cafe run`, bit for bit; leave the same results in `out`."""
     check(config, data)
-    out.mkdir(parents=True, exist_ok=True)
     with held(out, fresh=fresh):
-        return _simulate(config, data, out, on_round)
+        moved = make_way(out, config, fresh=fresh)
+        journal = Journal(out)
+        if moved:
+            journal.say(moved)
+        return _simulate(config, data, out, on_round, journal=journal)
 
 
-def _simulate(config: RunConfig, data: Data, out: Path, on_round: OnRound) -> Simulated:
+def _simulate(config: RunConfig, data: Data, out: Path, on_round: OnRound, *, journal: Journal) -> Simulated:
     threads = torch.get_num_threads()
-    clear_run(out)
-    journal = Journal(out)
     try:
         rounds = _Rounds(config, data, out, journal=journal, on_round=on_round)
         _run(rounds.play)
