@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from vfl.errors import UserError
@@ -22,12 +23,14 @@ from vfl.sweep.results.text import as_markdown
 SIZES = ("paper", "small")
 """What the page shows of each experiment; a smoke test says nothing of science."""
 
+WIDE = 120
+
 HEAD = """# Results
 
-Written by `cafe results` from the files in `{kept}`; every number there is a cell of a `cafe sweep` over a file in
-`{files}`. A cell shows ours, with the paper's number in brackets where it prints one. What was not run at full
-size says so; nothing is extrapolated. What the mean image scores, a guess without any gradient, is below a column whose
-runs have the same images.
+Written by `cafe results` from the files in `{kept}`; every number there is a cell of a `cafe sweep`
+over a file in `{files}`. A cell shows ours, with the paper's number in brackets where it prints one. What was
+not run at full size says so; nothing is extrapolated. What the mean image scores, a guess without any gradient, is
+below a column whose runs have the same images.
 
 **CAFE, tuned.** At size `small` CAFE has settings that go beyond the paper's: `scaled_sgd` (SGD whose rate is
 divided by the batch's curvature) in steps I and II; in step III Adam at `lr_three` 0.05 or 0.1 instead of 0.01 or
@@ -50,7 +53,14 @@ def page_text(files: Path, kept: Path, page: Path) -> str:
         sizes = [size for size in SIZES if size in read_sweep(path).sizes]
         parts += _section(path, sizes, kept, page) if sizes else []
         parts += figure_lines(path, page.parent / "docs", page)
-    return "\n".join(parts)
+    return "\n".join(_wrapped(line) for line in "\n".join(parts).split("\n"))
+
+
+def _wrapped(line: str) -> str:
+    """Break a line of text where an editor would; tables, headings and pictures are lines as they are."""
+    if len(line) <= WIDE or line.startswith(("|", "#", "![")):
+        return line
+    return "\n".join(wrap(line, WIDE, break_long_words=False, break_on_hyphens=False))
 
 
 def draw_curves(files: Path, kept: Path) -> None:
