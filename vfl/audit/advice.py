@@ -64,26 +64,26 @@ def recommend(run: Run, tried: Defending) -> Recommendation:
 
 
 def _advice(run: Run, tried: Defending, best: Trial) -> Recommendation:
-    """Recommend a defence, and name those that it held against and those that it did not meet."""
+    """Recommend a defence, and say on how many attackers that rests, and on which it does not."""
     audit = run.audit
     above = {one.name for one in attackers_above(run, tried.planned)}
     held, told = ([name for name in best.held_against if (name in above) is known] for known in (True, False))
-    does = f"kept {len(held)} of {len(above)} attackers" if best.unmet else "keeps every seat"
-    many = f"all {len(held)} attackers that know" if len(held) > 1 else "the one attacker that knows"
-    met = "" if best.unmet else f"{many} more without it: "
+    all_of_them = f"all {len(above)} attackers that know" if len(above) > 1 else "the one attacker that knows"
+    words = f"{best.defence} keeps every seat below the limit of {audit.limit:g}. It held against {all_of_them} more"
+    words += " without it."
+    if best.unmet:
+        words = f"{best.defence} kept {len(held)} of {len(above)} attackers below the limit of {audit.limit:g}."
     parts = [
-        f"{best.defence} {does} below the limit of {audit.limit:g}.",
+        f"{words[:1].upper()}{words[1:]}",
         f"Price: {price_words(best.training, audit.training)}.",
-        f"It held against {met}{'; '.join(held)}.",
         _not_met(best.unmet),
         f"It held against {' and '.join(told)} too, which knows of it." if told else "",
         f"But {best.told}." if best.told else "",
     ]
-    words = " ".join(filter(None, parts))
     return Recommendation(
         defence=best.defence,
         section=best.section,
-        sentence=f"{words[:1].upper()}{words[1:]}",
+        sentence=" ".join(filter(None, parts)),
         held_against=best.held_against,
         unmet=best.unmet,
     )
@@ -95,8 +95,8 @@ def _not_met(left: Sequence[str]) -> str:
         return ""
     late = any(one.endswith(("(not run)", "(out of time)")) for one in left)
     why = "The budget ended before it had met all that know more without it" if late else "Not all came to a result"
-    more = ", and --resume goes on with them" if late else ""
-    return f"{why}: nothing is known of {'; '.join(left)}{more}."
+    more = " With --resume the audit goes on with them." if late else ""
+    return f"{why}: nothing is known of {'; '.join(left)}.{more}"
 
 
 def _nearest(name: str, done: Sequence[Trial]) -> str:

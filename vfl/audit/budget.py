@@ -28,26 +28,34 @@ def seconds_of(text: str) -> float:
 
 @dataclass(frozen=True)
 class Budget:
-    """When an audit began, and how long it may take."""
+    """When an audit began, and how long it may take; one that is resumed has all of it again for what is left."""
 
     seconds: float
     spent: float = 0.0
-    """Before this process began: an audit that is resumed goes on with what is left."""
+    """By earlier processes of this audit."""
     began: float = field(default_factory=time.monotonic)
 
     @property
     def used(self) -> float:
-        """Return how much of it is gone."""
-        return self.spent + time.monotonic() - self.began
+        """Return how much time the audit has taken, that of earlier processes too."""
+        return self.spent + self._gone
+
+    @property
+    def _gone(self) -> float:
+        return time.monotonic() - self.began
 
     def left(self, until: float = 1.0) -> float:
         """Return how many seconds are left until so great a share of the whole is gone."""
-        return until * self.seconds - self.used
+        return until * self.seconds - self._gone
+
+    def half(self, *, until: float = 1.0) -> float:
+        """Return at which share of the whole half of what is left is over: the other half is for what comes of it."""
+        return (self._gone + max(0.0, self.left(until)) / 2) / self.seconds
 
     def slot(self, trials: int, *, until: float = 1.0) -> float:
         """Return by which share of the whole the next of so many trials must be over: others have their turn."""
         takes = max(SLOT_SECONDS, PATIENCE * self.left(until) / max(1, trials))
-        return min(until, (self.used + takes) / self.seconds)
+        return min(until, (self._gone + takes) / self.seconds)
 
     def share(self, attempts: int, *, until: float = 1.0, at_once: int = 1) -> float:
         """Return how long the next of so many attempts may take, 0 if there is no time for it."""

@@ -60,7 +60,7 @@ def audit_config(config: RunConfig, name: str, out: Path, wanted: Wanted) -> Aud
         recording = _recorded(run, config, watch, run.evidence.data)
         later = _attack(run, recording, config, watch, until=REPORTS if wanted.defences == () else ATTACKS)
         tried = None if wanted.defences == () else try_defences(run, config, later.planned, watch, until=REPORTS)
-        later.attempt(watch)
+        later.attempt(watch, until=REPORTS if tried is None else run.budget.half(until=REPORTS))
         if tried is not None:
             settle(run, tried, watch, until=REPORTS)  # with what came of the slow attacks
             forget_recordings(run)
@@ -82,7 +82,7 @@ def audit_transcripts(transcripts: dict[Seat, Path], name: str, out: Path, wante
     def work(watch: CellsProgress) -> None:
         run.evidence = Evidence.of(here)
         recording = Recording(transcripts, first.config)
-        _attack(run, recording, first.config, watch, until=REPORTS).attempt(watch)
+        _attack(run, recording, first.config, watch, until=REPORTS).attempt(watch, until=REPORTS)
 
     return _carry_out(run, work)
 
@@ -100,8 +100,8 @@ def _begin(out: Path, audit: Audit, wanted: Wanted, config: RunConfig) -> Run:
             )
         kept, spent = [one for one in before.attempts if one.outcome in ("done", "refused")], before.seconds
         kept_trials = before.trials
-    # A resumed audit has the whole budget again for what is left: what was used is counted on top.
-    return Run(out, audit, Budget(wanted.budget + spent, spent), wanted, kept=kept, kept_trials=kept_trials)
+        audit = audit.model_copy(update={"budget": spent + wanted.budget})
+    return Run(out, audit, Budget(wanted.budget, spent), wanted, kept=kept, kept_trials=kept_trials)
 
 
 def _carry_out(run: Run, work: Any) -> Audit:
@@ -174,9 +174,9 @@ class _Later:
     """All attacks, those that were made too."""
     left: list[Planned]
 
-    def attempt(self, watch: CellsProgress) -> None:
-        """Make them with what is left of the budget."""
-        attempt_all(self.run, self.bench, self.left, watch, until=REPORTS)
+    def attempt(self, watch: CellsProgress, *, until: float) -> None:
+        """Make them with what is left of the budget until then."""
+        attempt_all(self.run, self.bench, self.left, watch, until=until)
 
 
 def _attack(run: Run, recording: Recording, config: RunConfig, watch: CellsProgress, *, until: float) -> _Later:

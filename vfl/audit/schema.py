@@ -186,8 +186,9 @@ class Audit(Part):
     limit: float = 0.1
     """The user's: how much of what a guess leaves open an attacker may know."""
     budget: float
-    """Seconds."""
+    """Seconds; of a resumed audit what it had taken before, and the new budget."""
     seconds: float = 0.0
+    """What it took, all its processes together."""
     samples: Count | None = None
     seed: int | None = None
     config: dict[str, Any] = Field(default_factory=dict)

@@ -79,7 +79,7 @@ def _try(
     run: Run, tried: Defending, candidate: Candidate, watch: CellsProgress, *, until: float, all_of_them: bool = True
 ) -> Trial:
     """Run a federation with a defence, attack what was recorded, and return what came of it."""
-    before = next((one for one in run.kept_trials if one.defence == candidate.label and one.outcome == "done"), None)
+    before = next((one for one in run.kept_trials if one.defence == candidate.label and _is_settled(one)), None)
     trial = Trial(defence=candidate.label, section=with_candidate(tried.config, candidate))
     if before is not None:
         for attempt in run.kept:
@@ -93,6 +93,11 @@ def _try(
     run.audit.trials.append(trial)
     run.save()
     return trial
+
+
+def _is_settled(trial: Trial) -> bool:
+    """Tell whether an earlier process left nothing open: no attacker of a defence that may hold ran out of time."""
+    return trial.outcome == "done" and bool(trial.broken_by or not trial.undecided)
 
 
 def _carry_out_trial(
@@ -114,8 +119,9 @@ def _carry_out_trial(
     try:
         recording = _record(run, tried, trial, until=until)
     except CafeError as error:
-        trial.outcome, trial.sentence = "refused" if error.exit_code == 2 else "failed", str(error)
-        watch.ends(name, f"{trial.outcome}: {error}")
+        trial.outcome = "refused" if error.exit_code == 2 else "failed"
+        trial.sentence = str(error).removeprefix(f"{run.out / trial.folder / 'record'}: ")
+        watch.ends(name, f"{trial.outcome}: {trial.sentence}")
         return
     trial.training = recording.training
     if trial.training.rounds < tried.rounds:

@@ -27,7 +27,8 @@ What = Annotated[
 Defence = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="DEFENCE", help="A defence to try, as a config names it; none: try none. All that apply by default."
+        metavar="DEFENCE",
+        help="A defence to try, as a config has it; may be repeated. none: try none. All that apply by default.",
     ),
 ]
 Attacks = Annotated[
@@ -216,7 +217,9 @@ def show_audit(found: "Audit", folder: Path) -> None:
 
     console = Console(highlight=False, markup=False)
     console.print(LABELS[found.verdict].upper(), style=STYLES[found.verdict], soft_wrap=True)
-    for sentence in (*found.sentences, found.recommendation.sentence):
+    advice = found.recommendation
+    held = f"It held against {'; '.join(advice.held_against)}." if advice.held_against else ""
+    for sentence in (*found.sentences, advice.sentence, held):
         if sentence:
             console.print(f"- {sentence}", soft_wrap=not console.is_terminal)
     files = [name for name in ("audit.html", "audit.pdf", "audit.json") if (folder / name).exists()]

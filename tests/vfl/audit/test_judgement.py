@@ -1,5 +1,7 @@
 """What an audit says of attempts: who learns what, who held against whom, and what shows nothing."""
 
+import time
+
 import pytest
 
 from tests.vfl.audit.made import attempt, finding, made_audit
@@ -93,16 +95,32 @@ def test_a_budget_that_is_none_ends_with_a_sentence(text):
         seconds_of(text)
 
 
+def gone(seconds, used):
+    """A budget of which so much is used."""
+    return Budget(seconds, began=time.monotonic() - used)
+
+
+def test_an_audit_that_is_resumed_has_its_whole_budget_again():
+    budget = Budget(100.0, spent=900.0)
+    assert budget.left(0.5) == pytest.approx(50.0, abs=0.1)
+    assert budget.used == pytest.approx(900.0, abs=0.1)
+
+
 def test_no_attempt_begins_when_the_budget_is_used_up():
-    assert Budget(100.0, spent=95.0).share(3) == 0.0
+    assert gone(100.0, 95.0).share(3) == 0.0
     assert 15.0 <= Budget(100.0).share(50) <= 20.0
 
 
 def test_one_defence_does_not_use_up_the_time_of_all_others():
-    budget = Budget(1000.0, spent=400.0)
+    budget = gone(1000.0, 400.0)
     assert budget.slot(20, until=0.8) == pytest.approx(0.46, abs=0.001)  # three shares of a twentieth of what is left
     assert budget.slot(200, until=0.8) == pytest.approx(0.445, abs=0.001)  # but time enough for one
     assert budget.slot(2, until=0.8) == 0.8
+
+
+def test_half_of_what_is_left_is_for_what_comes_of_slow_attacks():
+    assert gone(1000.0, 600.0).half(until=0.9) == pytest.approx(0.75, abs=0.001)
+    assert gone(1000.0, 950.0).half(until=0.9) == pytest.approx(0.95, abs=0.001)
 
 
 def test_the_page_says_what_the_document_says_and_takes_nothing_for_markup():

@@ -64,8 +64,12 @@ def _recommendation(audit: Audit) -> Chapter:
     if not advice.sentence:
         return Chapter("defence", "What stops it")
     line = yaml.safe_dump({"defence": advice.section}, default_flow_style=True, width=1000, sort_keys=False).strip()
-    config = (Facts((("in the config", line[1:-1]),)),) if advice.section else ()
-    return Chapter("defence", "What stops it", "", (Words((advice.sentence,)), *config))
+    facts = [("in the config", line[1:-1])] if advice.section else []
+    lists = (("held against", advice.held_against), ("not met", advice.unmet))
+    facts += [(name, "; ".join(attackers)) for name, attackers in lists if attackers]
+    return Chapter(
+        "defence", "What stops it", "", (Words((advice.sentence,)), *([Facts(tuple(facts))] if facts else []))
+    )
 
 
 def _rows(audit: Audit) -> Chapter:
