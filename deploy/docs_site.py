@@ -8,10 +8,12 @@ from typing import Any
 from links import repository  # beside this file, which is where mkdocs looks
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from pydantic import BaseModel
 
 ROOT = Path(__file__).parents[1]
 TOP = ("ARCHITECTURE.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "RESULTS.md", "SECURITY.md")
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
+BARE = re.compile(r"\[((?:docs/)?\w+\.md)\]\(([^)\s]*\b\w+\.md(?:#[^)\s]*)?)\)")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -35,10 +37,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links that are right in the repository be right in the site."""
+    """Let links that are right in the repository be right in the site, and have a page's title where its file stood."""
     name = page.file.src_uri
     if name.startswith("reference/"):
-        return markdown
+        return BARE.sub(_titled, markdown)
     folder = ROOT if name in TOP else ROOT / "docs"
 
     def moved(found: re.Match[str]) -> str:
@@ -52,7 +54,14 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         where = path.as_posix() if path.as_posix() in TOP else f"source/{path.as_posix()}"
         return f"{found[1]}{where}{found[3]}"
 
-    return LINK.sub(moved, markdown)
+    return LINK.sub(moved, BARE.sub(_titled, markdown))
+
+
+def _titled(found: re.Match[str]) -> str:
+    """Return a link whose words are the name of its file with that page's title for words."""
+    path = next(path for path in (ROOT / "docs" / Path(found[1]).name, ROOT / Path(found[1]).name) if path.exists())
+    title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+    return f"[{title}]({found[2]})"
 
 
 def _outside(folder: Path, text: str) -> Iterator[Path]:
@@ -88,7 +97,7 @@ def cli_page() -> str:
         lines += [f"## {panel}", ""]
         for name, command in commands:
             lines += [f"### cafe {name}", "", str(command.help), "", "```", str(command.epilog), "```", ""]
-            lines += ["| option | default | |", "|---|---|---|"]
+            lines += ["| option | |", "|---|---|"]
             with click.Context(command, parent=context, info_name=name) as own:
                 lines += [_option(one, own) for one in command.params if one.name != "help"]
             lines.append("")
@@ -100,8 +109,8 @@ def _option(option: Any, context: Any) -> str:
         ", ".join(f"`{one}`" for one in option.opts) if option.param_type_name == "option" else f"`{option.metavar}`"
     )
     default = option.get_default(context)
-    shown = "needed" if option.required else "" if default in (None, False, ()) else f"`{default}`"
-    return f"| {names} | {shown} | {_cell(str(getattr(option, 'help', '') or ''))} |"
+    shown = " Needed." if option.required else "" if default in (None, False, ()) else f" Default: `{default}`."
+    return f"| {names} | {_cell(str(getattr(option, 'help', '') or '') + shown)} |"
 
 
 def config_page() -> str:
@@ -145,11 +154,12 @@ def _keys(section: Any, prefix: str) -> list[str]:
     lines = ["| key | type | default | |", "|---|---|---|---|"]
     for key, field in section.model_fields.items():
         kind = re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(field.annotation).removeprefix("<class '").removesuffix("'>"))
-        kind = kind if len(kind) < 60 else "see configuration.md"
+        kind = "section" if kind.endswith(("Section", "Config")) else kind
+        kind = f"`{_cell(kind.replace('|', 'or'))}`" if len(kind) < 60 else "[several](../configuration.md)"
         bounds = ", ".join(text for one in field.metadata for text in _bounds(one))
         default = "needed" if field.is_required() else f"`{_default(field.get_default(call_default_factory=True))}`"
         about = "; ".join(filter(None, (str(field.description or ""), bounds)))
-        lines.append(f"| `{prefix}{key}` | `{_cell(kind)}` | {_cell(default)} | {_cell(about)} |")
+        lines.append(f"| `{prefix}{key}` | {kind} | {_cell(default)} | {_cell(about)} |")
     return lines
 
 
@@ -162,7 +172,11 @@ def _bounds(limit: object) -> Iterator[str]:
 
 
 def _default(value: object) -> str:
-    text = str(value) if isinstance(value, Path) else repr(value)
+    if isinstance(value, BaseModel):
+        return f"{{name: {value.name}}}" if hasattr(value, "name") else "{}"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = str(value) if isinstance(value, Path | str) else repr(value)
     return text if len(text) < 60 else "…"
 
 
