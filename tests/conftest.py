@@ -31,3 +31,11 @@ LONG = ("sweep/test_experiments", "integration/test_rejoin", "integration/test_c
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next((at for at, name in enumerate(LONG) if f"{name}.py" in item.nodeid), len(LONG)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what tests measured (`record_property`), also those that ran in another process."""
+    for report in terminalreporter.getreports("passed"):
+        if report.user_properties:
+            measured = ", ".join(f"{name}: {value}" for name, value in report.user_properties)
+            terminalreporter.write_line(f"{report.nodeid}: {measured}")

@@ -39,13 +39,15 @@ class Installed:
     def __init__(self, folder: Path, wheel: Path) -> None:
         venv.create(folder, with_pip=False, symlinks=True)
         self._bin = folder / "bin"
-        (self._packages,) = folder.glob("lib/python*/site-packages")
+        (self.packages,) = folder.glob("lib/python*/site-packages")
         python = str(self._bin / "python")
         line = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
         subprocess.run([*line, str(wheel)], check=True, capture_output=True, text=True)
         self._linked: set[str] = set()
-        (metadata,) = self._packages.glob("cafe_vfl-*.dist-info")
+        (metadata,) = self.packages.glob("cafe_vfl-*.dist-info")
         self._ours = Distribution.at(metadata)
+        self.installed = {str(file) for file in self._ours.files or []}
+        """The files that came from the wheel."""
         self._link_needs(self._ours, frozenset({""}))
 
     def add_extra(self, extra: str) -> None:
@@ -83,7 +85,7 @@ class Installed:
             shared = (site / path).is_dir() and not (site / path / "__init__.py").exists() and "." not in path
             names = {str(Path(*file.parts[:2])) for file in found.files or [] if file.parts[0] == path}
             for name in names if shared else {path}:
-                target = self._packages / name
+                target = self.packages / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if not target.exists():
                     target.symlink_to(site / name)

@@ -1,5 +1,11 @@
-"""A wheel in an empty environment, outside of the repository: whoever installs it gets what the README says."""
+"""A wheel in an empty environment, outside of the repository: whoever installs it gets what the README says.
 
+The fast tests build the wheel and install it by pip, without an index, into a new environment; what it declares to need
+is linked there from the tests' own environment, and nothing else is: what the wheel forgets is missing. They do not
+show that pip finds and downloads these packages, and their demo is a small one. The slow test shows both.
+"""
+
+import contextlib
 import csv
 import json
 import os
@@ -9,6 +15,7 @@ import sys
 import time
 import tomllib
 import venv
+from pathlib import Path
 
 import pytest
 
@@ -23,13 +30,28 @@ def extras() -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
+def took():
+    """What took how many seconds, in the order in which it was done."""
+    return {}
+
+
+@contextlib.contextmanager
+def timed(took, what):
+    began = time.monotonic()
+    yield
+    took[what] = f"{time.monotonic() - began:.1f} s"
 
 
 @pytest.fixture(scope="module")
-def base(wheel, tmp_path_factory):
-    return Installed(tmp_path_factory.mktemp("base") / "venv", wheel)
+def wheel(tmp_path_factory, took):
+    with timed(took, "the wheel is built"):
+        return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def base(wheel, tmp_path_factory, took):
+    with timed(took, "it is installed"):
+        return Installed(tmp_path_factory.mktemp("base") / "venv", wheel)
 
 
 def write_table(path, rows=60):
@@ -45,18 +67,52 @@ def write_table(path, rows=60):
 
 
 @pytest.fixture(scope="module")
-def demo(base, tmp_path_factory):
+def demo(base, tmp_path_factory, took):
     """A folder in which the demo was run, in small, by the base installation."""
     folder = tmp_path_factory.mktemp("work")
-    shown = base.cafe("demo", *SMALL, cwd=folder)
+    with timed(took, "cafe demo, 16 samples"):
+        shown = base.cafe("demo", *SMALL, cwd=folder)
     assert shown.returncode == 0, shown.stderr
     assert "The coordinator rebuilt 16 of 16 images" in shown.stdout
+    assert (folder / "runs" / "demo" / "report.html").exists()
+    assert not (folder / "runs" / "demo" / "events").exists()  # which TensorBoard, an extra, would write
     return folder
 
 
-def test_the_base_installation_runs_the_demo_and_writes_its_report(demo):
-    assert (demo / "runs" / "demo" / "report.html").exists()
-    assert not (demo / "runs" / "demo" / "events").exists()  # which TensorBoard, an extra, would write
+WHENCE = """
+import importlib, os, pkgutil, sys
+print(os.environ.get("PYTHONPATH"))
+for top in ("attacker", "protos", "server", "vfl", "worker"):
+    package = importlib.import_module(top)
+    print(package.__file__)
+    for found in pkgutil.walk_packages(package.__path__, f"{top}."):
+        print(importlib.util.find_spec(found.name).origin)
+"""
+
+
+def test_from_the_wheel_to_a_report_on_a_table_of_ones_own(base, demo, tmp_path, took, record_property):
+    whence = base.python(WHENCE, cwd=tmp_path)
+    assert whence.returncode == 0, whence.stderr
+    path, *files = whence.stdout.splitlines()
+    assert (path, len(files) > 200) == ("None", True)
+    assert {Path(file).is_relative_to(base.packages) and not Path(file).is_symlink() for file in files} == {True}
+    assert {str(Path(file).relative_to(base.packages)) for file in files} <= base.installed
+
+    base.add_extra("tables")
+    write_table(tmp_path / "loans.csv")
+    for line in (
+        ("init", "loans.csv", "--label", "pays_back", "--workers", 2, "--out", "loans.yaml"),
+        ("run", "loans.yaml"),
+        ("report", "runs/loans"),
+    ):
+        with timed(took, f"cafe {line[0]}"):
+            ended = base.cafe(*line, cwd=tmp_path)
+        assert ended.returncode == 0, ended.stderr
+    summary = json.loads((tmp_path / "runs" / "loans" / "summary.json").read_text())
+    assert summary["attack"]["share_exact"] > 0.9
+    assert "worker 1" in (tmp_path / "runs" / "loans" / "report.html").read_text()
+    for what, seconds in took.items():
+        record_property(what, seconds)
 
 
 MISSING = """
@@ -108,28 +164,9 @@ def test_the_extra_all_has_every_other_and_no_developers_tools():
     assert set(whole.partition("[")[2].strip("]").split(",")) == named.keys() - {"all", "dev", "docs"}
 
 
-def test_from_a_table_of_ones_own_to_its_report(base, tmp_path, capsys):
-    base.add_extra("tables")
-    write_table(tmp_path / "loans.csv")
-    lines = [
-        ("init", "loans.csv", "--label", "pays_back", "--workers", 2, "--out", "loans.yaml"),
-        ("run", "loans.yaml"),
-        ("report", "runs/loans"),
-    ]
-    for line in lines:
-        began = time.monotonic()
-        ended = base.cafe(*line, cwd=tmp_path)
-        assert ended.returncode == 0, ended.stderr
-        with capsys.disabled():
-            print(f"\ncafe {line[0]}: {time.monotonic() - began:.1f} s")
-    summary = json.loads((tmp_path / "runs" / "loans" / "summary.json").read_text())
-    assert summary["attack"]["share_exact"] > 0.9
-    assert "worker 1" in (tmp_path / "runs" / "loans" / "report.html").read_text()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("tool", "changes"), [("pip", []), ("uv", SMALL)])
-def test_the_demo_from_a_real_installation(wheel, tmp_path, capsys, tool, changes):
+def test_the_demo_from_a_real_installation(wheel, tmp_path, record_property, tool, changes):
     began = time.monotonic()
     venv.create(tmp_path / "venv", with_pip=tool == "pip")
     python = tmp_path / "venv" / "bin" / "python"
@@ -143,5 +180,5 @@ def test_the_demo_from_a_real_installation(wheel, tmp_path, capsys, tool, change
     subprocess.run(line, check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
     summary = json.loads((tmp_path / "runs" / "demo" / "summary.json").read_text())
     assert summary["attack"]["share_30db"] > 0.9
-    with capsys.disabled():
-        print(f"\n{tool} install: {installed - began:.0f} s, cafe demo: {time.monotonic() - installed:.0f} s")
+    record_property(f"{tool} install", f"{installed - began:.0f} s")
+    record_property("cafe demo", f"{time.monotonic() - installed:.0f} s")
