@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from attacker.active.line import SHARE, Groups, Line
+from attacker.active.line import ROUNDED, SHARE, Groups, Line
 from attacker.active.network import GAIN, Counting, Head, Network, Telling
 from attacker.active.samples import Samples, Told, put_together
 from attacker.active.sight import Sight, drawn_direction, sight_of
 from vfl.observation import ModelTensors, Observation
+from vfl.recovery import CERTIFIED
 
 BENDS = 16
 """Of the line by which a worker tells the others of its rows."""
@@ -20,8 +21,10 @@ TOLD = 2.0
 AGREES = 3e-3
 """How far a row may be from what a measurement has for it, relative to its size; else it was another that was seen."""
 
-KNOWN, SLACK = 2e-4, 5e-5
-"""How well a row is known along a direction, relative to its size; what float32 leaves of a share."""
+USUAL = 0.95
+"""The share of all differences of two determinations that are no larger than rounding is taken to be."""
+FAR = 3.0
+"""What differs by so many times as much was of another row."""
 STUCK = 2
 """After so many measurements that settled nothing another worker tells."""
 CYCLES = 2
@@ -35,10 +38,8 @@ class Measured:
     """What a round showed of every worker's groups."""
 
     teller: int
-    shares: Tensor
-    """The share of the one class that each group of the telling worker makes."""
-    slack: Tensor
-    """How far off that may be, as rows are known and float32 rounds."""
+    telling: tuple[Telling | None, float]
+    """What it told of its rows, and the bias."""
     sums: list[Tensor]
     """By worker: of each group the sum of what flows back to its rows, NaN where it was not seen."""
     errors: list[Tensor]
@@ -67,6 +68,8 @@ class Batch:
         self._thresholds: list[Tensor] = []
         self._groups: list[Groups] = []
         """By worker; empty while rows are being isolated."""
+        self._rounded: list[list[Tensor]] = [[] for _ in network.bottoms]
+        """By worker, from measurements: what rounding leaves of sums, as far as determinations of a row differ."""
         self._tellers: list[int] = []
         """The workers that have told, in turn; the last one tells now."""
         self._telling: tuple[Telling | None, float] = (None, 0.0)
@@ -151,7 +154,7 @@ class Batch:
         """Choose what is told, and which groups are measured along which directions."""
         telling, bias = None, _logit(SHARE)
         if len(self._groups) > 1:
-            rows = self._groups[self._teller].x
+            rows = self._open_rows()
             telling, bias = _spread(rows, drawn_direction(rows.shape[1], self._random)), -TOLD
         self._telling = telling, bias
         wanted = self._wanted()
@@ -167,6 +170,12 @@ class Batch:
         ]
         return self._network.parameters(bottoms, Head.one_against_all(self._network.classes, bias))
 
+    def _open_rows(self) -> Tensor:
+        """Return the telling worker's rows that no certain sample has yet: these are to be told apart."""
+        own = self._groups[self._teller]
+        is_open = self._samples().left_of(self._teller, own) > 0
+        return own.x[is_open] if bool(is_open.any()) else own.x
+
     def _wanted(self) -> list[Tensor]:
         """Return by worker which groups are to be measured once more: not seen yet, or of which it is open whose."""
         samples, wanted = self._samples(), []
@@ -177,20 +186,27 @@ class Batch:
         return wanted
 
     def _measure(self, seen: list[Tensor]) -> None:
-        telling, bias = self._telling
         sums, errors = [], []
         for worker, (own, sight) in enumerate(zip(self._groups, self._sights, strict=True)):
             beyond = seen[worker][self._network.bottoms[worker].units - self._units(worker) :]
             between = beyond[sight.low] - beyond[sight.high]
-            off = (between[:, :-1] / between[:, -1:] - own.x[sight.groups]).norm(dim=1) / own.sizes[sight.groups]
-            off[~(off < AGREES) | sight.crowded] = torch.nan
+            rows, strength = between[:, :-1] / between[:, -1:], between[:, -1].abs()
+            before, either = own.x[sight.groups], 1 / own.strength[sight.groups] + 1 / strength
+            off = (rows - before).norm(dim=1) / own.sizes[sight.groups]
+            off[~(off < AGREES + ROUNDED * either + own.apart[sight.groups]) | sight.crowded] = torch.nan
+            self._rounded[worker].append((off / either)[~off.isnan()])
+            rounding = _rounding(torch.cat(self._rounded[worker]))
+            off[off > FAR * rounding * either + own.apart[sight.groups]] = torch.nan
+            there = ~off.isnan()
+            self._groups[worker] = replace(own, rounding=rounding).seen_again(
+                sight.groups[there], rows[there], strength[there]
+            )
             error, total = (torch.full((len(own),), torch.nan, dtype=torch.float64) for _ in range(2))
-            error[sight.groups] = off
-            total[sight.groups] = torch.where(off.isnan(), torch.nan, between[:, -1])
+            total[sight.groups] = torch.where(there, between[:, -1], torch.nan)
+            error[sight.groups] = torch.where(off > CERTIFIED, torch.nan, off)
             sums.append(total)
             errors.append(error)
-        shares, slack = _shares(self._groups[self._teller], telling, bias)
-        self._measured.append(Measured(self._teller, shares, slack, sums, errors))
+        self._measured.append(Measured(self._teller, self._telling, sums, errors))
         self._left.append(sum(int(one.sum()) for one in self._wanted()))
         stuck = len(self._left) > STUCK and self._left[-1] == self._left[-1 - STUCK]
         each = max(-(-len(own) // max(1, self._units(worker) // 2)) for worker, own in enumerate(self._groups))
@@ -221,6 +237,11 @@ class Batch:
         return torch.where(error.isnan(), error, torch.maximum(error, own.error))
 
 
+def _rounding(seen: Tensor) -> float:
+    """Return what float32 leaves of the sums of a worker: more where its columns have few large values."""
+    return max(ROUNDED, float(seen.quantile(USUAL))) if len(seen) else ROUNDED
+
+
 def _times(measured: Sequence[Measured], worker: int, own: Groups) -> Tensor:
     """Return how often each of a worker's groups was seen in a measurement."""
     times = torch.zeros(len(own), dtype=torch.int64)
@@ -235,7 +256,7 @@ def _told_by(teller: int, measured: Sequence[Measured], groups: Sequence[Groups]
     shares, slack = (torch.zeros(len(groups[teller]), len(told), dtype=torch.float64) for _ in range(2))
     sums = [torch.zeros(len(own), len(told), dtype=torch.float64) for own in groups]
     for place, one in enumerate(told):
-        shares[:, place], slack[:, place] = one.shares, one.slack
+        shares[:, place], slack[:, place] = _shares(groups[teller], *one.telling)
         for worker, own in enumerate(groups):
             sums[worker][:, place] = one.sums[worker] + own.ones
     return Told(teller, shares, slack, tuple(sums))
@@ -245,11 +266,11 @@ def _shares(groups: Groups, telling: Telling | None, bias: float) -> tuple[Tenso
     """Return the shares that rows make, and how far off they may be."""
     if telling is None:
         share = torch.full((len(groups),), 1 / (1 + math.exp(-bias)), dtype=torch.float64)
-        return share, torch.full_like(share, SLACK)
-    known = KNOWN + groups.error  # of a group of nearly equal rows each may be so far from their mean
-    step = (known * groups.sizes).unsqueeze(1) * telling.direction.double()
+        return share, torch.full_like(share, ROUNDED)
+    direction = telling.direction.double()
+    step = groups.known_along(direction).unsqueeze(1) * direction
     low, middle, high = (torch.sigmoid(telling(rows) + bias) for rows in (groups.x - step, groups.x, groups.x + step))
-    return middle, SLACK + torch.maximum((high - middle).abs(), (middle - low).abs())
+    return middle, ROUNDED + torch.maximum((high - middle).abs(), (middle - low).abs())
 
 
 def _spread(rows: Tensor, direction: Tensor) -> Telling:

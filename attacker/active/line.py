@@ -11,7 +11,7 @@ give the same sum, and rounding is far smaller. An interval that is certain to h
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,9 @@ FARTHEST = 1e4
 """Where the first thresholds end, either way."""
 NARROWEST = 1e-6
 """The width of an interval that is not divided any further, relative to where it is (or to 1): float32 ends there."""
+
+ROUNDED = 5e-5
+"""What float32 leaves, at the least, of a difference of two sums over 1,024 rows, relative to a row's size."""
 
 TWINS = 6e-4
 """How far apart rows are that count as equal, relative to their size."""
@@ -36,8 +39,11 @@ class Groups:
     counts: Tensor
     ones: Tensor
     """How many of them are of the one class."""
-    error: Tensor
-    """How far the sum of a is from that of the counts, relative to it."""
+    spread: Tensor
+    """How far rows may be from their mean, by column."""
+    strength: Tensor
+    """How large the sum of a was: next to nothing where rows of the one class make up for the others."""
+    rounding: float = ROUNDED
 
     def __len__(self) -> int:
         return len(self.x)
@@ -51,10 +57,32 @@ class Groups:
         counts, ones = (torch.zeros(int(of.max()) + 1, dtype=torch.int64).index_add(0, of, own) for own in self.both)
         x = torch.zeros(len(counts), self.x.shape[1], dtype=torch.float64)
         x = x.index_add(0, of, self.x * self.counts.unsqueeze(1)) / counts.unsqueeze(1)
-        error = torch.zeros(len(counts), dtype=torch.float64)
-        off = (self.x - x[of]).norm(dim=1) / self.sizes
-        error = error.scatter_reduce(0, of, torch.maximum(self.error, off), "amax")
-        return Groups(x, counts, ones, error)
+        off = self.spread + (self.x - x[of]).abs()
+        spread = torch.zeros_like(x).scatter_reduce(0, of.unsqueeze(1).expand_as(off), off, "amax")
+        strength = torch.full((len(counts),), torch.inf, dtype=torch.float64)
+        return Groups(x, counts, ones, spread, strength.scatter_reduce(0, of, self.strength, "amin"))
+
+    def seen_again(self, which: Tensor, x: Tensor, strength: Tensor) -> "Groups":
+        """Return the groups with some of their rows as the mean of what they were and what a measurement has."""
+        rows, strengths = self.x.clone(), self.strength.clone()
+        strengths[which] = (self.strength[which].square() + strength.square()).sqrt()
+        weight = (strength / strengths[which]).square().unsqueeze(1)
+        rows[which] = (1 - weight) * self.x[which] + weight * x
+        return replace(self, x=rows, strength=strengths)
+
+    @property
+    def error(self) -> Tensor:
+        """Return how well rows are known, relative to their size."""
+        return torch.maximum(self.apart, self.rounding / self.strength)
+
+    @property
+    def apart(self) -> Tensor:
+        """Return how far a group's rows may be from their mean, relative to their size."""
+        return self.spread.norm(dim=1) / self.sizes
+
+    def known_along(self, direction: Tensor) -> Tensor:
+        """Return how well rows are known along a direction."""
+        return self.sizes * self.rounding / self.strength + self.spread @ direction.abs()
 
     @property
     def both(self) -> tuple[Tensor, Tensor]:
@@ -136,8 +164,8 @@ class Line:
         counts, ones, errors = self._decoded()
         there = (counts == 1) | ((counts > 1) & ~self._divisible(counts))
         sums = self._sums()[there]
-        x = sums[:, :-1] / sums[:, -1:]
-        return Groups(x, counts[there], ones[there], errors[there] / sums[:, -1].abs())
+        x, strength = sums[:, :-1] / sums[:, -1:], sums[:, -1].abs()
+        return Groups(x, counts[there], ones[there], x.abs() * (errors[there] / strength).unsqueeze(1), strength)
 
     def _sums(self) -> Tensor:
         return self._beyond[:-1] - self._beyond[1:]

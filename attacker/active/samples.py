@@ -65,11 +65,20 @@ def put_together(groups: Sequence[Groups], told: Sequence[Told]) -> Samples:
         times = own.counts[new] if len(groups) == 1 else torch.ones(int(new.sum()), dtype=torch.int64)
         rows = torch.cat([rows, found[new].repeat_interleave(times, dim=0)])
         ones = torch.cat([ones, _ones(own, new, times)])
-    sure = torch.ones(len(rows), dtype=torch.bool)
+    sure = _agree(rows, shown)
     for worker, own in enumerate(groups):  # more samples than rows: something does not hold
         sure &= (rows[:, worker].bincount(minlength=len(own)) <= own.counts)[rows[:, worker]]
     last, one = _last(groups, rows[sure], ones[sure])
     return Samples(torch.cat([rows[sure], last]), torch.cat([ones[sure], one]), shown)
+
+
+def _agree(rows: Tensor, shown: dict[tuple[int, int], Tensor]) -> Tensor:
+    """Tell which samples have no row, alone at its worker, that shows another group than theirs."""
+    agree = torch.ones(len(rows), dtype=torch.bool)
+    for (teller, worker), own in shown.items():
+        says = own[rows[:, worker]]
+        agree &= (says < 0) | (says == rows[:, teller])
+    return agree
 
 
 def _last(groups: Sequence[Groups], rows: Tensor, ones: Tensor) -> tuple[Tensor, Tensor]:
