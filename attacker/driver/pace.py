@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 
 LEAST_PRIORITY = 19
+SESSION = Path("/proc/self/autogroup")
+"""Linux divides its time among sessions first: "/autogroup-23 nice 0"."""
 SHARE = 0.05
 """Of a core, that the attack takes although the workers use all of them."""
 MARGIN = 0.5
@@ -32,24 +34,31 @@ def out_of_the_way(work: Callable[[], None], over: threading.Event, hurried: Cal
     # A thread of its own: without privileges a thread's priority can be lowered, and never raised again.
     with ThreadPoolExecutor(1) as pool:
         thread = pool.submit(threading.get_native_id).result()
-        usual = os.getpriority(os.PRIO_PROCESS, 0)
-        _set_priority(thread, priority := LEAST_PRIORITY)
+        least, usual = (LEAST_PRIORITY, LEAST_PRIORITY), (os.getpriority(os.PRIO_PROCESS, 0), _session_nice())
+        _set_priority(thread, *(priority := least))
         working = pool.submit(work)
         working.add_done_callback(lambda _: over.set())
         while not over.wait(WINDOW):
-            if (wanted := usual if hurried() else LEAST_PRIORITY) != priority:
-                _set_priority(thread, priority := wanted)
-        _set_priority(thread, usual)
+            if (wanted := usual if hurried() else least) != priority:
+                _set_priority(thread, *(priority := wanted))
+        _set_priority(thread, *usual)
         working.result()
 
 
-def _set_priority(thread: int, nice: int) -> None:
+def _session_nice() -> int:
+    """Return how nice this process's session is to others, which `nice` of the process says nothing of."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(SESSION.read_text(encoding="ascii").split()[-1])
+    return 0
+
+
+def _set_priority(thread: int, nice: int, session: int) -> None:
     """Change how much time a thread of this process is given beside others; Linux has this by thread and by session."""
     if sys.platform == "linux":
         with contextlib.suppress(PermissionError):  # to raise a thread's again may not be allowed
             os.setpriority(os.PRIO_PROCESS, thread, nice)
         with contextlib.suppress(OSError):  # where sessions do not count there is no such file
-            Path("/proc/self/autogroup").write_text(str(nice), encoding="ascii")
+            SESSION.write_text(str(session), encoding="ascii")
 
 
 class Pace:

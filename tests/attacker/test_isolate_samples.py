@@ -26,7 +26,8 @@ def batch():
 
 def _groups(of, one):
     counts, ones = of.bincount(), torch.zeros(int(of.max()) + 1, dtype=torch.int64).index_add(0, of, one.long())
-    return Groups(torch.rand(len(counts), 4, dtype=torch.float64), counts, ones, torch.zeros(len(counts)), torch.ones(len(counts)))
+    x = torch.rand(len(counts), 4, dtype=torch.float64)
+    return Groups(x, counts, ones, torch.zeros_like(x), torch.ones(len(counts)))
 
 
 def _told(batch, teller, measurements=3, error=0.0):

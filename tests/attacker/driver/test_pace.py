@@ -108,11 +108,13 @@ def test_nobody_rests_while_rounds_need_the_disk(attack):
     assert not thread.is_alive()
 
 
-def test_the_priority_is_the_lowest_but_while_rounds_need_the_disk(monkeypatch):
+def test_the_priority_is_the_lowest_but_while_rounds_need_the_disk(monkeypatch, tmp_path):
     given, over, needed = [], threading.Event(), iter([False, True, True, False])
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     monkeypatch.setattr(pace, "WINDOW", 0.01)
-    monkeypatch.setattr(pace, "_set_priority", lambda _, nice: given.append(nice))
+    monkeypatch.setattr(pace, "_set_priority", lambda _, nice, session: given.append((nice, session)))
+    monkeypatch.setattr(pace, "SESSION", tmp_path / "autogroup")  # of a process that is nicer than its session
+    pace.SESSION.write_text("/autogroup-7 nice 3\n")
 
     def hurried() -> bool:
         wanted = next(needed, None)
@@ -121,4 +123,5 @@ def test_the_priority_is_the_lowest_but_while_rounds_need_the_disk(monkeypatch):
         return bool(wanted)
 
     out_of_the_way(over.wait, over, hurried)
-    assert given == [LEAST_PRIORITY, usual, LEAST_PRIORITY, usual]
+    least = (LEAST_PRIORITY, LEAST_PRIORITY)
+    assert given == [least, (usual, 3), least, (usual, 3)]
