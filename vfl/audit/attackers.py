@@ -24,6 +24,8 @@ class Defending:
     worst: dict[Place, list[Planned]]
     """By the place where a defence must act to change what they see."""
     rounds: int
+    candidates: Sequence[Candidate] = ()
+    """The defences, each tried alone."""
 
     def against(self, candidate: Candidate) -> list[Planned]:
         """Return the worst attackers whose view a defence changes."""

@@ -43,17 +43,17 @@ def try_defences(
         return None
     given = run.wanted.defences
     found = all_candidates(worst) if given is None else list(map(named_candidate, given))
-    tried = Defending(config, planned, worst, run.audit.training.rounds)
+    tried = Defending(config, planned, worst, run.audit.training.rounds, found)
     for number, candidate in enumerate(found):
         _try(run, tried, candidate, watch, until=run.budget.slot(len(found) - number, until=ALONE * until))
-    if given is None and len(worst) > 1:
-        _try_together(run, tried, found, watch, until=until)
     settle(run, tried, watch, until=until)
     return tried
 
 
 def settle(run: Run, tried: Defending, watch: CellsProgress, *, until: float) -> None:
     """Let the cheapest defence that held so far meet all attackers above the limit; if one breaks it, the next does."""
+    if run.wanted.defences is None and len(tried.worst) > 1:
+        _try_together(run, tried, watch, until=until)
     for trial in in_question(run, tried):
         _meet_all(run, tried, trial, watch, until=until)
         if (holds(trial) and not unmet(run, tried, trial)) or run.budget.left(until) < LEAST_SECONDS:
@@ -138,7 +138,7 @@ def _carry_out_trial(
     if all_of_them:
         made = attempt_all(run, bench, against, watch, until=until)
     else:
-        made = _until_broken(run, bench, against, watch, until=until)
+        made = _until_broken(run, bench, _quickest_first(run, against), watch, until=until)
     trial.outcome = "done"
     _judge(trial, made, run.audit.limit)
     trial.undecided = [f"{attacker(one)} ({one.outcome})" for one in made if not one.findings]
@@ -158,7 +158,7 @@ def _record(run: Run, tried: Defending, trial: Trial, *, until: float) -> Record
 def _meet_all(run: Run, tried: Defending, trial: Trial, watch: CellsProgress, *, until: float) -> None:
     """Let a defence that held so far meet all other attackers above the limit, on the recording that it was tried on.
 
-    The quickest come first, and the first that breaks it ends the meeting.
+    Those that broke others come first, then the quickest; the first that breaks it ends the meeting.
     """
     met = {*trial.held_against, *(attacker(one) for one in run.audit.attempts if one.defence == trial.defence)}
     left = [one for one in attackers_above(run, tried.planned) if one.name not in met]
@@ -167,7 +167,11 @@ def _meet_all(run: Run, tried: Defending, trial: Trial, watch: CellsProgress, *,
     recording = _recording(run, tried, trial, until=until)
     if recording is None:
         return
-    made = _until_broken(run, Bench(recording, run.out, trial.defence, trial.folder), left, watch, until=until)
+    bench = Bench(recording, run.out, trial.defence, trial.folder)
+    worst = set(tried.names)  # who broke others that held against these is likely to break this one
+    first = {name for one in run.audit.trials if worst <= set(one.held_against) for name in one.broken_by}
+    left = sorted(_quickest_first(run, left), key=lambda one: one.name not in first)
+    made = _until_broken(run, bench, left, watch, until=until)
     _judge(trial, made, run.audit.limit)
     if trial.broken_by:
         _forget(run, trial)
@@ -186,12 +190,16 @@ def _recording(run: Run, tried: Defending, trial: Trial, *, until: float) -> Rec
         return again if again.training.rounds == tried.rounds else None
 
 
+def _quickest_first(run: Run, against: Sequence[Planned]) -> list[Planned]:
+    took = {attacker(one): one.seconds or 0.0 for one in run.audit.attempts if one.defence == run.audit.base}
+    return sorted(against, key=lambda one: took.get(one.name, 0.0))
+
+
 def _until_broken(
     run: Run, bench: Bench, against: Sequence[Planned], watch: CellsProgress, *, until: float
 ) -> list[Attempt]:
-    """Make attempts, the quickest first, until one breaks the defence: the next one then has the time of the others."""
-    took = {attacker(one): one.seconds or 0.0 for one in run.audit.attempts if one.defence == run.audit.base}
-    left = sorted(against, key=lambda one: took.get(one.name, 0.0))
+    """Make attempts in this order until one breaks the defence: the next one then has the time of the others."""
+    left = list(against)
     made: list[Attempt] = []
     while left and not any(is_above(one, run.audit.limit) for one in made):
         these, left = left[:AT_ONCE], left[AT_ONCE:]
@@ -208,25 +216,23 @@ def _judge(trial: Trial, made: Sequence[Attempt], limit: float) -> None:
             trial.worst = max(most, trial.worst if trial.worst is not None else most)
 
 
-def _try_together(
-    run: Run, tried: Defending, found: Sequence[Candidate], watch: CellsProgress, *, until: float
-) -> None:
+def _try_together(run: Run, tried: Defending, watch: CellsProgress, *, until: float) -> None:
     """Try the cheapest defences that hold at each place together; where they are broken, the next at that place.
 
     What holds alone need not hold beside others: a defence at one place changes what is trained, and so what is seen
     at the others.
     """
-    alone = {one.defence: one for one in run.audit.trials}
+    before = {one.defence: one for one in run.audit.trials}
     ranked = {
         place: sorted(
-            (one for one in found if one.places == (place,) and holds(alone[one.label])),
-            key=lambda one: price(alone[one.label]),
+            (one for one in tried.candidates if one.places == (place,) and holds(before[one.label])),
+            key=lambda one: price(before[one.label]),
         )
         for place in tried.worst
     }
     while all(ranked.values()):
         best = together([own[0] for own in ranked.values()])
-        trial = _try(run, tried, best, watch, until=until, all_of_them=False)
+        trial = before.get(best.label) or _try(run, tried, best, watch, until=until, all_of_them=False)
         _meet_all(run, tried, trial, watch, until=until)
         if not trial.broken_by:
             return

@@ -73,15 +73,15 @@ def undefended(*names, seconds=1.0):
 
 
 def about_labels(name, beyond, **changes):
-    worker = {"worker": 0}
+    worker = changes.pop("seat", {"worker": 0})
     defence = changes.get("defence", "none")
     state = "leaked" if beyond > 0.1 else "guess"
     found = finding(adversary=worker, attack=name, beyond=beyond, state=state, defence=defence)
     return attempt(found, adversary=worker, attack=name, **changes)
 
 
-def with_these(made=None):
-    return Defending(made or config(), PLANS, ATTACKERS, 6)
+def with_these(candidates=()):
+    return Defending(config(), list(PLANS), ATTACKERS, 6, candidates)
 
 
 def recommended(*trials, attempts=()):
@@ -164,7 +164,7 @@ def test_where_defences_are_broken_together_the_next_cheapest_takes_the_place_of
         return made
 
     monkeypatch.setattr(trials, "_try", carry_out)
-    trials._try_together(run, with_these(), [*uploads, *answers], None, until=1.0)
+    trials._try_together(run, with_these([*uploads, *answers]), None, until=1.0)
     together = [one.defence for one in run.audit.trials[len(alone) :]]
     names = [f"{name} on uploads and marvell on answers" for name in ("prune", "quantize", "noise")]
     assert together == names[:tried]
@@ -186,7 +186,7 @@ def replays(monkeypatch):
             if isinstance(beyond, str):
                 made.append(attempt(adversary=one.adversary, attack=one.section.name, outcome=beyond))
             else:
-                made.append(about_labels(one.section.name, beyond, defence=bench.defence))
+                made.append(about_labels(one.section.name, beyond, defence=bench.defence, seat=one.adversary))
         run.audit.attempts.extend(one.model_copy(update={"defence": bench.defence}) for one in made)
         return made
 
@@ -205,7 +205,7 @@ def test_the_first_that_breaks_defences_together_ends_their_trial_the_quickest_a
     run = run_of(*(attempt(finding(beyond=0.9), attack=name, seconds=took[name]) for name in names))
     known["noise", "rgap"] = 0.5
     bench = trials.Bench(None, Path("nowhere"), "noise")
-    trials._until_broken(run, bench, plans, None, until=1.0)
+    trials._until_broken(run, bench, trials._quickest_first(run, plans), None, until=1.0)
     assert list(itertools.chain(*met)) == ["theory", "rgap"]
     assert left[-1] == 2  # the others keep their share of the time
 
@@ -253,6 +253,32 @@ def test_an_attacker_that_came_to_no_result_is_named_beside_the_recommendation(r
 
 def page_of(run):
     return [audit_page(run.audit)]
+
+
+def test_a_slow_attack_that_breaks_the_recommended_defences_has_the_next_ones_tried(replays, monkeypatch):
+    """It came to its result after they were recommended, as it was tried last; who broke them comes first then."""
+    known, met, _ = replays
+    uploads = [named_candidate(name) for name in ("prune", "noise")]
+    alone = [trial(one.label, 0.9 - 0.1 * number, BOTH[:1]) for number, one in enumerate(uploads)]
+    answers = named_candidate({"answers": {"name": "marvell"}})
+    run = run_of(*undefended("label_batch"), trials=[*alone, trial(answers.label, 0.9, BOTH[1:])])
+    tried = with_these([*uploads, answers])
+    tried.planned.append(slow := Planned((COORDINATOR,), PluginSection(name="dlg")))
+
+    def carry_out(run, _tried, candidate, _watch, **_):
+        run.audit.trials.append(trial(candidate.label, 0.6, BOTH))
+        return run.audit.trials[-1]
+
+    monkeypatch.setattr(trials, "_try", carry_out)
+    trials.settle(run, tried, None, until=1.0)
+    first = f"{uploads[0].label} and {answers.label}"
+    assert (run.audit.recommendation.defence, run.audit.recommendation.unmet) == (first, [])
+    run.audit.attempts.append(attempt(finding(beyond=0.5, attack="dlg"), attack="dlg", seconds=100.0))
+    known[first, "dlg"] = 0.4
+    trials.settle(run, tried, None, until=1.0)
+    assert run.audit.recommendation.defence == f"{uploads[1].label} and {answers.label}"
+    assert slow.name in run.audit.recommendation.held_against
+    assert met[-1][0] == "dlg"
 
 
 @pytest.mark.usefixtures("replays")
