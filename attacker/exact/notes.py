@@ -58,10 +58,11 @@ def notes_on_certificates(certificates: Tensor | None, evidence: Evidence) -> li
     notes = list(evidence.notes)
     count = int(wrong.any(dim=1).sum())
     if count:
-        notes.append(f"{count} samples do not explain all their gradients, or others would as well: do not trust them.")
+        doubt = "they do not explain all gradients that they are in, or other values would explain those as well"
+        notes.append(f"Do not trust {count} samples: {doubt}.")
     rest = int((unknown.any(dim=1) & ~wrong.any(dim=1)).sum())
     if rest:
-        notes.append(f"Of {rest} samples the gradients do not say whether they are right.")
+        notes.append(f"Of {rest} samples the gradients do not say whether what was found is right.")
     return notes
 
 

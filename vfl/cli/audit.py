@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vfl.cli.options import Changes, Out, Quiet
+from vfl.cli.options import Changes, Quiet
 from vfl.config import load_config
 from vfl.errors import RunFailedError, UserError
 
@@ -39,23 +39,31 @@ Attacks = Annotated[
 ]
 FailIf = Annotated[
     list[str] | None,
-    typer.Option(metavar="CONDITION", help='End with exit code 1 if it is so: "labels > 0.6"; may be repeated.'),
+    typer.Option(
+        metavar="CONDITION", help='End with exit code 1 if the audit finds this, as in "labels > 0.6"; may be repeated.'
+    ),
 ]
 
 
 def audit(
     what: What = None,
     changes: Changes = None,
-    out: Out = None,
+    out: Annotated[Path | None, typer.Option(help="The folder for the results; runs/NAME-audit by default.")] = None,
     *,
-    budget: Annotated[str, typer.Option(help="How long it may take, as in 90s, 15m or 1h30m.")] = "15m",
+    budget: Annotated[str, typer.Option(help="How long the audit may take, as in 90s, 15m or 1h30m.")] = "15m",
     attack: Attacks = None,
     defence: Defence = None,
     limit: Annotated[
-        float, typer.Option(min=0, max=1, help="How much of what a guess leaves open an attacker may know.")
+        float,
+        typer.Option(
+            min=0, max=1, help="Call it a leak if an attacker knows more than this share of what a guess leaves open."
+        ),
     ] = 0.1,
     auxiliary: Annotated[
-        int, typer.Option(min=0, help="Let curious workers and the label holder know so many samples from elsewhere.")
+        int,
+        typer.Option(
+            min=0, help="Assume that curious workers and the label holder know so many whole samples already."
+        ),
     ] = 0,
     fail_if: FailIf = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the audit in --out.")] = False,
@@ -65,7 +73,7 @@ def audit(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what a federation leaks, to whom, and what stops it: every seat, every attack that applies, defences."""
+    """Say who learns what in a federation, and what stops it: try every attack that applies, then defences."""
     if schema:
         print_schema()
         return

@@ -50,7 +50,7 @@ Psi = Annotated[
 Threads = Annotated[int | None, typer.Option(min=1, help="Threads for computing; all cores by default.")]
 KeyFile = Annotated[
     Path | None,
-    typer.Option(help="A file with this worker's secret, which its defences draw from; it draws its own without."),
+    typer.Option(help="A file with the secret that this worker's defences draw from; without it the worker makes one."),
 ]
 AdversaryOut = Annotated[
     Path | None,
@@ -76,7 +76,7 @@ def run(
     ui: shared.Ui = False,
     ui_listen: shared.UiListen = shared.UI_LISTEN,
 ) -> None:
-    """Run a whole federation on this machine: coordinator, workers, attack, scores."""
+    """Run a federation on this machine: coordinator and workers train, the attack tries, the referee scores it."""
     config = load_config(file, changes)
     shared.check_addresses({"--ui-listen": ui_listen})
     folder = out or Path("runs") / file.stem
@@ -111,7 +111,7 @@ def demo(
     ui: shared.Ui = False,
     ui_listen: shared.UiListen = shared.UI_LISTEN,
 ) -> None:
-    """Show it: four workers train on two photographs, and the coordinator rebuilds them, in about a minute."""
+    """See it happen: four workers train on two photographs, and the coordinator rebuilds them, in about a minute."""
     config = Path("configs/demo.yaml")
     run(config, changes, out, quiet=quiet, as_json=as_json, fresh=fresh, ui=ui, ui_listen=ui_listen)
 
@@ -127,7 +127,7 @@ def plan(
     ] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="Plan for a machine with so many cores.")] = None,
 ) -> None:
-    """Say what a run takes before anything runs: rounds, bytes, memory, time; warn if this machine is too small."""
+    """Say what a run would take: rounds, bytes, memory, time; warn if this machine is too small."""
     config = load_config(file, changes)
     if memory is not None and not math.isfinite(memory):
         raise UserError(f"--memory {memory}: expected so many gigabytes")
@@ -175,8 +175,7 @@ def serve(
 
     identity = identity_for(tls, insecure, COORDINATOR, {"--listen": listen})
     folder = out or Path("runs") / file.stem
-    from server.main import ServeOptions
-    from server.main import serve as coordinate
+    from server import main as coordinator
     from vfl.cli.progress import RunProgress
     from vfl.datasets.slices import load_data
     from vfl.folder import held
@@ -190,7 +189,7 @@ def serve(
         label_party(config, own, tls=tls, insecure=insecure, patience=patience) as party,
         _page(ui, ui_listen, folder) as controls,
     ):
-        options = ServeOptions(
+        options = coordinator.ServeOptions(
             folder,
             listen,
             tls=identity,
@@ -206,7 +205,7 @@ def serve(
         )
         noted, awaited = Estimates(folder) if ui else contextlib.nullcontext(), f"waiting for {workers} workers"
         with reported(folder), noted, RunProgress(folder, workers, quiet) as watch:
-            coordinate(config, options, lambda address: watch.say(f"coordinator listening on {address}, {awaited}"))
+            coordinator.serve(config, options, lambda at: watch.say(f"coordinator listening on {at}, {awaited}"))
             finish(folder, config, load_data(config) if referee else None)
         show(folder, quiet, as_json)
 

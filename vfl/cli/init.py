@@ -18,14 +18,18 @@ def init(
         typer.Argument(metavar="DATA", help="A table (.csv, .tsv, .parquet), an .npz file, or a data set's name."),
     ] = None,
     *,
-    label: Annotated[str | None, typer.Option(help="A table's column that is predicted; the last by default.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many workers share the features; 2.")] = None,
-    adversary: Annotated[str | None, typer.Option(help=f"Who is curious: {CURIOUS}; coordinator.")] = None,
-    defence: Annotated[str | None, typer.Option(help="What workers do to what they send; none.")] = None,
+    label: Annotated[str | None, typer.Option(help="Of a table: the column to predict; the last by default.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="How many workers share the features; 2 by default.")
+    ] = None,
+    adversary: Annotated[str | None, typer.Option(help=f"Who is curious: {CURIOUS}; coordinator by default.")] = None,
+    defence: Annotated[
+        str | None, typer.Option(help="What workers do to what they send (`cafe list defences`); none by default.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("run.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over --out, if there is such a file.")] = False,
 ) -> None:
-    """Write a config that runs, with comments, from five questions; options answer them beforehand."""
+    """Ask five questions, and write a config with comments that runs; options answer the questions beforehand."""
     if out.exists() and not force:
         raise UserError(f"--out {out}: is there already; choose another name, or --force writes over it")
     if not out.parent.is_dir():

@@ -20,16 +20,25 @@ Json = Annotated[bool, typer.Option("--json", help="Print summary.json on standa
 Tls = Annotated[
     Path | None, typer.Option(metavar="DIR", help="A folder with ca.pem and this party's .pem and .key: mutual TLS.")
 ]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Let plain text leave this machine.")]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Allow connections to other machines that are not encrypted.")
+]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from the last checkpoint in --out (federation.checkpoint_every).")
+    bool,
+    typer.Option(
+        "--resume", help="Go on from the last checkpoint in --out, as federation.checkpoint_every writes them."
+    ),
 ]
 Fresh = Annotated[
     bool, typer.Option("--fresh", help="Throw away what another run, even an unfinished one, left in --out.")
 ]
 Ui = Annotated[bool, typer.Option("--ui", help="Serve a page that shows the run as it goes on (docs/ui.md).")]
 UiListen = Annotated[
-    str, typer.Option(metavar="HOST:PORT", help="Where the page is served; beyond this machine it wants a token.")
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where the page is served; visitors from other machines need the token that is printed.",
+    ),
 ]
 UI_LISTEN = "127.0.0.1:8080"
 REJOIN_SECONDS = 60.0

@@ -22,22 +22,29 @@ if TYPE_CHECKING:
 def attack(
     transcripts: Annotated[
         list[Path],
-        typer.Argument(metavar="TRANSCRIPT...", help="The transcript/ folder of a run; several: of a coalition."),
+        typer.Argument(
+            metavar="TRANSCRIPT...",
+            help="The transcript/ folder of a run; with several, those parties attack together.",
+        ),
     ],
-    name: Annotated[str | None, typer.Option("--attack", help="The attack; the recorded run's by default.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--attack", help="The attack's name; the recorded run's attack by default.")
+    ] = None,
     changes: Changes = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder for the results; beside the transcript by default.")
     ] = None,
     *,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Show the attack so many rounds, the first ones; all by default.")
+        int | None, typer.Option(min=1, help="Show the attack only so many rounds, the first ones; all by default.")
     ] = None,
-    score: Annotated[bool, typer.Option(help="Load the recorded config's data set and score the result.")] = True,
+    score: Annotated[
+        bool, typer.Option(help="Load the data set of the recorded run, and score what the attack found.")
+    ] = True,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Run an attack offline, on what a curious party, or several of one run, recorded."""
+    """Run an attack on a recorded run: on what one curious party saw, or several of them together."""
     from attacker.driver.offline import attack_transcript
     from vfl.cli.progress import RunProgress
     from vfl.folder import held
@@ -84,14 +91,16 @@ def sweep(
     where: Annotated[
         list[str] | None, typer.Option(metavar="AXIS=VALUE", help="Run only cells with this value; may be repeated.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Cells at a time; cores // (workers + 1) by default.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="How many cells run at a time; cores // (workers + 1) by default.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="Where cells run: local or ray.")] = "local",
     address: Annotated[
         str | None, typer.Option(help="ray: the cluster, HOST:PORT or auto; without it one on this machine.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Run many federations, a grid of changes to one config, and put all results in one table."""
+    """Run many federations, one for each combination of changes to a config, and put all results in one table."""
     from vfl.sweep.plan import chosen_cells, load_plan
 
     plan = load_plan(file, changes, size)
@@ -147,7 +156,7 @@ def bench(
         typer.Option(metavar="OLD.json NEW.json", help="all: print two files of --out beside each other."),
     ] = None,
 ) -> None:
-    """Measure: hot paths, the wire, training, attacks, CAFE's steps, defences, faults, load, scale, or certificates."""
+    """Measure how fast a part is, how well it works, or what it survives: NAME says which."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     if name not in BENCHES:
@@ -199,7 +208,7 @@ def show_page(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a run, finished or not.")],
     ui_listen: UiListen = UI_LISTEN,
 ) -> None:
-    """Serve the page of a run's folder, until Ctrl-C."""
+    """Show a run in the browser, while it goes on or afterwards: serve the page of its folder until Ctrl-C."""
     check_addresses({"--ui-listen": ui_listen})
     from vfl.ui import check_installed
 

@@ -15,25 +15,25 @@ from vfl.files import PRIVATE_FOLDER
 
 def doctor(
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The run's YAML file; without it, only this machine.")
+        Path | None, typer.Argument(metavar="FILE", help="The run's YAML file; without it only this machine.")
     ] = None,
     changes: Changes = None,
     *,
     worker: Annotated[
-        int | None, typer.Option("--id", min=0, help="A worker's number; without it the coordinator.")
+        int | None, typer.Option("--id", min=0, help="Check this worker's part; without it the coordinator's.")
     ] = None,
-    coordinator: Annotated[str | None, typer.Option(help="A worker's: the coordinator, HOST:PORT.")] = None,
-    listen: Annotated[str | None, typer.Option(help="As for `cafe serve` or `cafe work`, with their defaults.")] = None,
-    advertise: Annotated[str | None, typer.Option(help="The label holder's, as for `cafe work`.")] = None,
-    data: Annotated[Path | None, typer.Option(help="A worker's: the file with its slice.")] = None,
+    coordinator: Annotated[str | None, typer.Option(help="With --id: where the coordinator is, HOST:PORT.")] = None,
+    listen: Annotated[str | None, typer.Option(help="As for `cafe serve`, or with --id `cafe work`.")] = None,
+    advertise: Annotated[str | None, typer.Option(help="With --id: as for `cafe work`.")] = None,
+    data: Annotated[Path | None, typer.Option(help="With --id: the file with the worker's slice.")] = None,
     out: Out = None,
     tls: Tls = None,
     insecure: Insecure = False,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for the other parties' doctors, and compare with them.")
+        bool, typer.Option("--wait", help="Wait until the other parties run `cafe doctor --wait` too, and compare.")
     ] = False,
 ) -> None:
-    """Check a set-up before a run, with the options of `cafe serve` or `cafe work`; without FILE this machine alone."""
+    """Check this machine, and with FILE a party's set-up, before `cafe serve` or `cafe work` is called the same way."""
     from vfl.doctor.findings import Level, show_findings
 
     if file is None:
@@ -119,7 +119,7 @@ def certs(
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long the certificates are valid.")] = 365,
 ) -> None:
-    """Make TLS certificates: an authority and one a role; what is in DIR already is kept, and more may be added."""
+    """Make TLS certificates for all parties, and the authority that signs them; those in DIR already are kept."""
     from vfl.net.certs import make_certificates, worker_names
     from vfl.net.tls import COORDINATOR, worker_role
 
@@ -139,7 +139,7 @@ def cut(
     changes: Changes = None,
     out: Annotated[Path | None, typer.Option("--out", help="The folder for the files; slices/NAME by default.")] = None,
 ) -> None:
-    """Cut the data set into one file a worker, for `cafe work --data`: each party then holds its own slice only."""
+    """Cut the data set into one file for each worker, for `cafe work --data`: each then holds its own slice alone."""
     config = load_config(file, changes)
     folder = out or Path("slices") / file.stem
     from vfl.datasets.slices import load_data, write_slices

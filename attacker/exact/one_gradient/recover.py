@@ -101,7 +101,8 @@ class OneGradient:
 
     def _notes(self, search: Search, cells: Sequence[Sequence[int]], lost: int) -> Iterator[str]:
         """Yield what there is to say of the search."""
-        yield f"Steps I and II by one gradient each, of {len(search.solved)} rounds."
+        parted = f"one gradient each, of {len(search.solved)} rounds"
+        yield f"The attack parted the gradients by sample (steps I and II): {parted}."
         if self._choice.remark:
             yield f"{self._choice.remark}."
         together = sum(map(len, cells))
