@@ -106,6 +106,27 @@ def test_every_row_comes_back_certified_and_no_certificate_is_wrong(changes, tmp
     assert summary.model_dump(mode="json")["attack"]["adversary"] == {"coordinator": "malicious"}
 
 
+@pytest.mark.slow
+def test_a_thousand_rows_among_four_of_which_many_are_equal_come_back(tmp_path):
+    random = np.random.default_rng(0)
+    x = np.exp(random.normal(size=(1024, 20)))  # as amounts of money are
+    y = (random.random(1024) < 0.2).astype(int)
+    for first in range(0, 20, 5):  # at each worker's: of the 89 equal rows the gradients nearly cancel, 89 SHARE - 55
+        same = [*random.permutation(np.flatnonzero(y == 0))[:55], *random.permutation(np.flatnonzero(y == 1))[:34]]
+        x[same, first : first + 5] = np.exp(random.normal(size=5))
+    np.savez(tmp_path / "table.npz", x=x, y=y)
+    config = config_of(
+        data={"name": "npz", "path": str(tmp_path / "table.npz"), "samples": 1024},
+        federation={"workers": 4, "batch_size": 1024, "rounds": 60},
+        model={"name": "mlp", "hidden": [1024]},
+    )
+    simulate(config, load_data(config), tmp_path / "run")
+    right, certified = _recovered(tmp_path / "run")
+    assert right.mean() >= 0.99
+    assert certified.mean() >= 0.95
+    assert not (certified & ~right).any()
+
+
 def test_in_processes_it_is_the_same_and_a_recorded_run_gives_the_same_rows(tmp_path):
     config = config_of()
     rounds = run_in_processes(config, tmp_path / "wire")

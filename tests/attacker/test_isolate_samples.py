@@ -72,3 +72,26 @@ def test_shares_that_fit_nobody_or_may_fit_several_show_nothing(batch, slack):
     told = [_told(batch, teller, error=0.01 if slack == SLACK else 0.0) for teller in range(3)]
     told = [replace(one, slack=torch.full_like(one.slack, slack)) for one in told]
     assert len(put_together(batch[2], told).groups) == 0
+
+
+def test_samples_whose_rows_contradict_each_other_count_for_nothing(batch):
+    of, one, groups = batch
+    alone = torch.stack([own.bincount()[own] == 1 for own in of]).all(dim=0)
+    two = (alone & one).nonzero().flatten()[:2]
+    told = [_told(batch, teller) for teller in range(3)]
+    sums = [own.clone() for own in told[2].sums]
+    sums[0][of[0][two]] = sums[0][of[0][two.flip(0)]]  # worker 2 told of them, and each was seen as the other
+    swapped = put_together(groups, [*told[:2], replace(told[2], sums=tuple(sums))])
+    found = set(_found(swapped))
+    assert found <= _true(batch)
+    assert not found & {(*(int(own[row]) for own in of), True) for row in two}
+    assert len(found) >= 50
+
+
+def test_a_row_is_the_mean_of_what_was_seen_of_it_by_how_much_that_was():
+    x = torch.ones(2, 3, dtype=torch.float64)
+    groups = Groups(x, torch.tensor([21, 1]), torch.tensor([13, 0]), torch.zeros_like(x), torch.tensor([0.03, 0.4]))
+    again = groups.seen_again(torch.tensor([0]), 1.001 * x[:1], torch.tensor([0.4]))
+    torch.testing.assert_close(again.x[0], torch.full((3,), 1 + 1e-3 * 0.16 / 0.1609, dtype=torch.float64))
+    assert again.x[1].tolist() == [1, 1, 1]
+    assert float(again.error[0]) < float(groups.error[0]) / 10
