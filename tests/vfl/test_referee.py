@@ -1,4 +1,5 @@
 import csv
+import json
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from vfl.observation import Setting
 from vfl.partition import partition
 from vfl.recovery import Recovery
 from vfl.referee import best_order, score_images, score_run, score_table
+from vfl.referee.estimates import Estimates
 
 
 def test_psnr_is_the_closed_form_clipped_and_capped():
@@ -50,6 +52,45 @@ def test_rows_of_a_table():
     assert exact_rows(x, truth).tolist() == [True, False, True]
     assert r2(truth, truth).tolist() == [1, 1]
     assert r2(truth.mean(0).expand_as(truth), truth).tolist() == [0, 0]
+
+
+def test_squared_errors_in_ranges_beside_the_mean_and_an_even_draw():
+    random = torch.Generator().manual_seed(0)
+    truth = torch.rand(200, 3, generator=random, dtype=torch.float64) ** 2 * torch.tensor([1.0, 50.0, 1e-3])
+    x, scaled = truth * 1.02, (truth - truth.amin(0)) / (truth.amax(0) - truth.amin(0))
+    scores = score_table(x, truth)
+    off = (x - truth) / (truth.amax(0) - truth.amin(0))
+    assert scores["range_mse"] == pytest.approx(float(off.square().mean()))
+    assert scores["range_mse_baseline"] == pytest.approx(float(scaled.var(0, unbiased=False).mean()))
+    drawn = torch.rand(4000, 200, 3, generator=random, dtype=torch.float64)
+    assert scores["range_mse_random"] == pytest.approx(float((drawn - scaled).square().mean()), rel=1e-2)
+
+
+def test_the_estimates_of_a_run_under_way_are_scored_without_what_the_adversary_has_itself(tmp_path):
+    tree = {
+        "seed": 0,
+        "data": {"name": "digits", "samples": 12},
+        "federation": {"workers": 2, "batch_size": 4, "rounds": 3},
+        "model": {"name": "mlp"},
+        "training": {"optimizer": "adam", "lr": 0.001},
+        "adversary": "label_holder",
+        "auxiliary": 8,
+        "attack": {"name": "inverse_network"},
+    }
+    config = parse_config(tree, "the test")
+    data = load_data(config)
+    x, told = data.x.clone(), np.arange(12) < 8
+    other = boxes_of(data, config)[1]
+    for sample in range(8, 12):
+        other.cut(x)[sample] = 0.5  # all else is known, and no estimate
+    estimates = Estimates(tmp_path, (data, config))
+    (tmp_path / "snapshots").mkdir()
+    save_arrays(tmp_path / "snapshots" / "00000002.npz", {"x": x.numpy(), "told": told, "cell": np.arange(12)})
+    estimates.look()
+    estimates.close()
+    noted = json.loads((tmp_path / "journal.jsonl").read_text().splitlines()[-1])
+    truth = other.cut(data.x)[8:]
+    assert noted["psnr_mean"] == pytest.approx(float(psnr(torch.full_like(truth, 0.5), truth).mean()), abs=1e-3)
 
 
 def test_a_column_without_a_range_spoils_nothing():

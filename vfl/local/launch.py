@@ -87,7 +87,7 @@ def run_federation(config: RunConfig, data: Data, out: Path, options: LaunchOpti
     with as_ctrl_c(signal.SIGTERM), tempfile.TemporaryDirectory(prefix="cafe-slices-") as folder:
         slices = write_slices(config, data, Path(folder))
         children = Children(trains=not config.training.frozen)
-        watching = Estimates(out, data) if options.estimates else contextlib.nullcontext()
+        watching = Estimates(out, (data, config)) if options.estimates else contextlib.nullcontext()
         try:
             with watching:
                 _start_and_wait(children, config, slices, out=out, data=data, wanted=options)

@@ -99,14 +99,19 @@ def _one_hot(labels: np.ndarray, data: Data) -> Tensor:
 def score_snapshot(path: Path, data: Data, config: RunConfig) -> Step:
     """Return how far the attack had got after some rounds."""
     arrays = _arrays(path)
-    x, _ = put_in_order(arrays, data)
-    asked = _asked(arrays, data)
-    found, truth = _others(x[asked], data, config), _others(data.x[asked], data, config)
+    found, truth = what_is_scored(arrays, data, config)
     if data.kind == "image":
         score = {"psnr_mean": float(psnr(found, truth).mean()), "mse_mean": float(mse(found, truth).mean())}
     else:
         score = {"r2": float(r2(found, truth).nanmean())}
     return Step(round=int(arrays["round"]), seconds=float(arrays["seconds"]), **score)
+
+
+def what_is_scored(arrays: dict[str, np.ndarray], data: Data, config: RunConfig) -> tuple[Tensor, Tensor]:
+    """Return an estimate and the truth, without the samples and the features that the adversary has itself."""
+    x, _ = put_in_order(arrays, data)
+    asked = _asked(arrays, data)
+    return _others(x[asked], data, config), _others(data.x[asked], data, config)
 
 
 def _asked(arrays: dict[str, np.ndarray], data: Data) -> Tensor:

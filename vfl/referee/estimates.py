@@ -5,21 +5,22 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vfl.config import RunConfig
 from vfl.datasets import Data
 from vfl.files.archive import read_archive
 from vfl.folder.journal import Journal
 from vfl.folder.lookout import Lookout
 from vfl.folder.recovered import PARTIAL
 from vfl.maths.metrics import REBUILT, psnr
-from vfl.referee import put_in_order
+from vfl.referee import what_is_scored
 
 
 class Estimates(Lookout):
     """Looks for new estimates in a run's folder, in a thread, for as long as the block lasts."""
 
-    def __init__(self, out: Path, data: Data | None = None) -> None:
+    def __init__(self, out: Path, truth: tuple[Data, RunConfig] | None = None) -> None:
         super().__init__()
-        self._out, self._data = out, data
+        self._out, self._truth = out, truth
         self._journal = Journal(out)
         self._known = self._there()  # an earlier run's
 
@@ -62,7 +63,6 @@ class Estimates(Lookout):
         )
 
     def _psnr(self, arrays: dict[str, np.ndarray]) -> torch.Tensor | None:
-        if self._data is None or self._data.kind != "image":
+        if self._truth is None or self._truth[0].kind != "image":
             return None
-        x, _ = put_in_order(arrays, self._data)
-        return psnr(x, self._data.x)
+        return psnr(*what_is_scored(arrays, *self._truth))

@@ -129,7 +129,7 @@ def load_gallery(folder: Path, file: str) -> Gallery | None:
     if not ESTIMATES.fullmatch(file) or ((folder / file).parent.is_symlink() and "/" in file):
         return None
     try:
-        arrays = read_results(folder / file, ("x", "x_true"))
+        arrays = read_results(folder / file, ("x", "x_true", "told"))
     except (OSError, ArchiveError):
         return None
     x, truth = arrays.get("x", np.empty(0)), arrays.get("x_true")
@@ -137,12 +137,19 @@ def load_gallery(folder: Path, file: str) -> Gallery | None:
         return None
     if truth is not None and (truth.shape, truth.dtype.kind) != (x.shape, "f"):
         truth = None
-    samples = np.linspace(0, len(x) - 1, min(PICTURES, len(x))).round().astype(int)
+    asked = np.flatnonzero(~_told(arrays.get("told"), len(x)))
+    samples = asked[np.linspace(0, len(asked) - 1, min(PICTURES, len(asked))).round().astype(int)]
     return Gallery(
         samples=tuple(samples.tolist()),
         recovered=tuple(_png(x[sample]) for sample in samples),
         real=() if truth is None else tuple(_png(truth[sample]) for sample in samples),
     )
+
+
+def _told(told: NDArray[np.generic] | None, samples: int) -> NDArray[np.bool_]:
+    """Tell of each sample whether the adversary knew it from elsewhere, and so has not rebuilt it."""
+    fits = told is not None and (told.shape, told.dtype.kind) == ((samples,), "b")
+    return told.astype(bool) if told is not None and fits else np.zeros(samples, dtype=bool)
 
 
 def _png(picture: NDArray[np.floating]) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from tests.vfl.ui.folder_support import ROUNDS, SAMPLES, begin, estimate, traffic
 from vfl.folder.journal import Mark
 from vfl.ui.view import POINTS, View
-from vfl.ui.watch import Watch
+from vfl.ui.watch import Watch, load_gallery
 
 
 @pytest.fixture
@@ -81,6 +81,13 @@ def test_the_newest_estimate_is_shown_and_the_one_before_can_still_be_asked_for(
 
 def chosen():
     return np.linspace(0, SAMPLES - 1, 24).round().astype(int).tolist()
+
+
+def test_samples_that_the_adversary_knew_from_elsewhere_are_not_shown_as_rebuilt(folder):
+    begin(folder).close()
+    told = np.arange(SAMPLES) < SAMPLES - 4
+    np.savez(folder / "recovered.npz", x=np.zeros((SAMPLES, 1, 8, 8), dtype=np.float32), told=told)
+    assert load_gallery(folder, "recovered.npz").samples == tuple(range(SAMPLES - 4, SAMPLES))
 
 
 def test_the_journal_cannot_name_a_file_outside_of_the_folder(folder):
