@@ -208,5 +208,5 @@ def test_a_want_of_memory_is_a_sentence_and_other_errors_stay_what_they_are(here
 def test_a_recorded_run_has_no_more_classes_than_a_worker_may_say(here):
     tree = json.loads(seeds("meta")[0])
     tree["setting"]["classes"] = CLASSES + 1
-    with pytest.raises(UserError, match="are not numbers of things"):
+    with pytest.raises(UserError, match="these are not whole numbers"):
         Transcript(transcript(here, signed(tree)))

@@ -101,13 +101,14 @@ LAYER = {"kind": "Linear", "options": {"in_features": 12, "out_features": 10**9,
         (turned, "round-0000003.safetensors is damaged"),
         (without("round-0000002.safetensors"), "round-0000006.safetensors|round-0000002.safetensors"),
         (without("parameters-0000001.safetensors"), "parameters-0000001.safetensors cannot be read"),
-        (without("meta.json"), "is not a transcript: meta.json cannot be read"),
+        (without("meta.json"), "is not a transcript: there is no meta.json"),
         (linked, "round-0000002.safetensors cannot be read: a link, which is not followed"),
         (piped, "not a plain file"),
         (text("[" * 100_000), "is not a transcript"),
         (text('{"format": 2}'), "meta.json is damaged"),
         (text('{"format": 9}'), "not a transcript of format 2"),
-        (meta_with(setting__samples=10**12), "not numbers of things"),
+        (meta_with(setting__samples=10**12), "whole numbers from 1 on that fit"),
+        (meta_with(setting="x"), "does not describe a run's setting: setting is 'x', expected keys and values"),
         (meta_with(setting__samples=2), "as the round's samples, expected numbers"),
         (meta_with(setting__unknown=["labels"]), "unknown is .*, expected some of"),
         (meta_with(setting__unknown=["batch_size"]), "indices tell the batch's size"),
@@ -125,6 +126,14 @@ def test_a_broken_or_hostile_transcript_is_one_sentence(damage, sentence, copy):
     with pytest.raises(UserError, match=sentence) as raised:
         check(copy)
     assert "\n" not in str(raised.value)
+
+
+def test_the_folder_above_a_transcript_is_told_from_one(copy, tmp_path):
+    above = tmp_path / "run"
+    above.mkdir()
+    copy.rename(above / "transcript")
+    with pytest.raises(UserError, match=r"run is not a transcript: there is no meta.json: is it .*run/transcript\?"):
+        check(above)
 
 
 def test_the_command_ends_with_the_sentence_and_exit_code_2(copy):

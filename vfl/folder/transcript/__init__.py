@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,10 @@ class Transcript:
         self._folder = folder
         try:
             meta: dict[str, Any] = json.loads(read_plain(folder / "meta.json", JSON_BYTES))
+        except FileNotFoundError:
+            inside = folder / "transcript"
+            hint = f": is it {inside}?" if os.path.lexists(inside / "meta.json") else ""
+            raise UserError(f"{folder} is not a transcript: there is no meta.json{hint}") from None
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{folder} is not a transcript: meta.json cannot be read ({error})") from None
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
@@ -73,8 +78,10 @@ class Transcript:
         self.rounds = self.first - 1 + len(self._names)
         try:
             known = setting_from(meta["setting"], self.config, self.rounds)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UserError(f"{folder}/meta.json does not describe a run's setting: {error!r}") from None
+        except KeyError as error:
+            raise UserError(f"{folder}/meta.json does not describe a run's setting: it lacks {error}") from None
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(f"{folder}/meta.json does not describe a run's setting: {error}") from None
         self.setting = read_held(folder, known)
         self._is_coordinators = known.seats == (COORDINATOR,)
 

@@ -40,13 +40,16 @@ def setting_tree(setting: Setting) -> dict[str, Any]:
     }
 
 
-def setting_from(tree: dict[str, Any], config: RunConfig, rounds: int) -> Setting:
+def setting_from(tree: Any, config: RunConfig, rounds: int) -> Setting:
     """Return the setting of a transcript, or raise an error of what is wrong with it."""
+    if not isinstance(tree, dict):
+        raise TypeError(f"setting is {str(tree)[:40]!r}, expected keys and values")
     (seat,) = seats_of(_SEAT.validate_python(tree.get("seat", "coordinator")), config.topology)
     sizes = {name: tree[name] for name in ("classes", "samples", "batch_size")}
     most = {"classes": CLASSES, "samples": SAMPLES, "batch_size": SAMPLES}
     if not all(type(size) is int and 0 < size <= most[name] for name, size in sizes.items()):
-        raise ValueError(f"{sizes} are not numbers of things")
+        named = ", ".join(f"{name} {sizes[name]}, at most {most[name]}" for name in sizes)
+        raise ValueError(f"these are not whole numbers from 1 on that fit: {named}")
     boxes = _boxes(tree["boxes"], config, whole=seat == COORDINATOR)
     shares = tuple(tree.get("shares", ()))
     wanted = (config.federation.workers, tree["samples"]) if config.topology.is_horizontal else (0, 0)
