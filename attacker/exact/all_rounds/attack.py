@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attacker.certificate import Evidence
 from attacker.exact.all_rounds.guess import Guess
-from attacker.exact.all_rounds.settle import DONE, confirmed, settle
+from attacker.exact.all_rounds.settle import confirmed, settle
 from attacker.exact.all_rounds.stack import Stack
 from attacker.exact.all_rounds.stacking import stacked
 from attacker.exact.choice import Choice
@@ -26,8 +26,8 @@ ENOUGH = 12
 LOOKS = 4
 """How often the samples that are not yet right are looked for, each time beside fewer others."""
 HELD = (
-    "All samples of all rounds were looked for at once, and found none that explain the gradients: what is shown is a "
-    "guess; more epochs may tell"
+    "{} of {} samples explain no unit of the layers to which they add: what is shown of them is a guess; more epochs "
+    "may tell"
 )
 
 
@@ -54,7 +54,7 @@ class AllRounds:
         with one_thread():
             stack = stacked(self._rounds, layers, first_model(setting), loss=setting.loss, batch=setting.batch_size)
             stack = replace(stack, known=known is not None and setting.loss.of_number)
-            x, classes, left = _look(stack, setting, known=known, progress=progress)
+            x, classes, sure, left = _look(stack, setting, known=known, progress=progress)
         columns = sum(stack.columns)
         labels = x[:, columns] if setting.loss.of_number else classes
         rows = x[:, :columns].float().split(stack.columns, dim=1)
@@ -71,7 +71,7 @@ class AllRounds:
             used=("indices", "parameters", "gradients", *(() if known is None else ("labels",)), "scaled columns"),
             notes=(
                 f"{solved} one sample adds.",
-                *((f"{HELD}.",) if left > DONE else ()),
+                *(() if bool(sure.all()) else (f"{HELD.format(int((~sure).sum()), setting.samples)}.",)),
                 *((f"{self._choice.remark}.",) if self._choice.remark else ()),
                 *notes_on_certificates(certificates, self._evidence),
                 *(() if known is None else (NOTE,)),
@@ -79,8 +79,10 @@ class AllRounds:
         )
 
 
-def _look(stack: Stack, setting: Setting, *, known: Tensor | None, progress: Progress) -> tuple[Tensor, Tensor, float]:
-    """Return all samples with their classes, and the median residual of a unit.
+def _look(
+    stack: Stack, setting: Setting, *, known: Tensor | None, progress: Progress
+) -> tuple[Tensor, Tensor, Tensor, float]:
+    """Return all samples with their classes, which of them are found right, and the median residual of a unit.
 
     Those that are found right are taken out of the rounds, and the others are looked for again in what is left.
     """
@@ -90,13 +92,13 @@ def _look(stack: Stack, setting: Setting, *, known: Tensor | None, progress: Pro
     for _ in range(LOOKS):
         chosen = torch.nn.functional.one_hot(classes, setting.classes)
         rest = stack.to(torch.float64).without(x, chosen.double(), sure).to(torch.float32) if sure.any() else stack
-        open_ = (~sure).nonzero()[:, 0]
-        guess = Guess(rest, len(open_), setting.classes, labels=None if known is None else known[open_], draws=draws)
+        others = (~sure).nonzero()[:, 0]
+        guess = Guess(rest, len(others), setting.classes, labels=None if known is None else known[others], draws=draws)
         guess.run(progress)
         found, _ = settle(rest, guess.x, guess.classes, classes=setting.classes, progress=progress)
-        x[open_], classes[open_] = found, guess.classes
+        x[others], classes[others] = found, guess.classes
         before = int(sure.sum())
         sure, left = confirmed(stack, x, classes, classes=setting.classes)
         if bool(sure.all()) or int(sure.sum()) <= before:
             break
-    return x, classes, left
+    return x, classes, sure, left
