@@ -6,17 +6,18 @@ from vfl.audit.attackers import Defending, attackers_above
 from vfl.audit.course import Run
 from vfl.audit.judgement import attacker
 from vfl.audit.plan import NOT_SHOWN
-from vfl.audit.schema import Attempt, Recommendation, Training, Trial
-
-
-def is_above(attempt: Attempt, limit: float) -> bool:
-    """Tell whether an attacker was measured above the limit: also where chance may explain it, nothing is promised."""
-    return any(one.beyond > limit for one in attempt.findings)
+from vfl.audit.schema import Recommendation, Training, Trial
 
 
 def holds(trial: Trial) -> bool:
     """Tell whether a defence kept all attackers below the limit that it was tried with, and each came to a result."""
-    return trial.outcome == "done" and bool(trial.held_against) and not trial.broken_by and not trial.undecided
+    return may_hold(trial) and not trial.unclear
+
+
+def may_hold(trial: Trial) -> bool:
+    """Tell whether no attacker was clearly above the limit; what chance may explain is no promise, and is named."""
+    came = trial.held_against or trial.unclear
+    return trial.outcome == "done" and bool(came) and not trial.broken_by and not trial.undecided
 
 
 def price(trial: Trial) -> tuple[float, float, float]:
@@ -30,16 +31,17 @@ def price(trial: Trial) -> tuple[float, float, float]:
 
 
 def in_question(run: Run, tried: Defending) -> list[Trial]:
-    """Return the defences that held against the worst attackers at every place, the cheapest first."""
+    """Return the defences that the worst attackers of every place did not break, the cheapest first."""
     worst = set(tried.names)
-    return sorted((one for one in run.audit.trials if holds(one) and worst <= set(one.held_against)), key=price)
+    met = [one for one in run.audit.trials if may_hold(one) and worst <= {*one.held_against, *one.unclear}]
+    return sorted(met, key=price)
 
 
 def unmet(run: Run, tried: Defending, trial: Trial) -> list[str]:
     """Name the attackers above the limit without a defence that came to no result on it, and why."""
     came = {attacker(one): one.outcome for one in run.audit.attempts if one.defence == trial.defence}
     names = [one.name for one in attackers_above(run, tried.planned)]
-    left = [name for name in names if name not in (*trial.held_against, *trial.broken_by)]
+    left = [name for name in names if name not in (*trial.held_against, *trial.broken_by, *trial.unclear)]
     return [f"{name} ({came.get(name, 'not run')})" for name in left]
 
 
@@ -51,7 +53,8 @@ def recommend(run: Run, tried: Defending) -> Recommendation:
     whole = in_question(run, tried)
     limit = f"the limit of {audit.limit:g}"
     if whole:
-        best = min(whole, key=lambda one: bool(one.unmet))  # of equals the first, the cheapest
+        # of equals the first, the cheapest
+        best = min(whole, key=lambda one: len(one.unmet) + len(one.unclear))
         return _advice(run, tried, best)
     done = [one for one in audit.trials if one.outcome == "done" and one.worst is not None]
     if not done:
@@ -71,11 +74,14 @@ def _advice(run: Run, tried: Defending, best: Trial) -> Recommendation:
     all_of_them = f"all {len(above)} attackers that know" if len(above) > 1 else "the one attacker that knows"
     words = f"{best.defence} keeps every seat below the limit of {audit.limit:g}. It held against {all_of_them} more"
     words += " without it."
-    if best.unmet:
+    if best.unmet or best.unclear:
         words = f"{best.defence} kept {len(held)} of {len(above)} attackers below the limit of {audit.limit:g}."
     parts = [
         f"{words[:1].upper()}{words[1:]}",
         f"Price: {price_words(best.training, audit.training)}.",
+        f"Not clear, as chance may explain what they found ({best.worst or 0:.2f} at most): {'; '.join(best.unclear)}."
+        if best.unclear
+        else "",
         _not_met(best.unmet),
         f"It held against {' and '.join(told)} too, which knows of it." if told else "",
         f"But {best.told}." if best.told else "",
@@ -85,6 +91,7 @@ def _advice(run: Run, tried: Defending, best: Trial) -> Recommendation:
         section=best.section,
         sentence=" ".join(filter(None, parts)),
         held_against=best.held_against,
+        unclear=best.unclear,
         unmet=best.unmet,
     )
 

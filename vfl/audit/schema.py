@@ -102,6 +102,8 @@ class Trial(Part):
     held_against: list[str] = Field(default_factory=list)
     """The attackers that were kept below the limit, by seat and name."""
     broken_by: list[str] = Field(default_factory=list)
+    unclear: list[str] = Field(default_factory=list)
+    """Attackers that were measured above the limit, where chance may explain it."""
     undecided: list[str] = Field(default_factory=list)
     """Attackers that came to no result: they say nothing."""
     unmet: list[str] = Field(default_factory=list)
@@ -155,6 +157,8 @@ class Recommendation(Part):
     sentence: str = ""
     held_against: list[str] = Field(default_factory=list)
     """The attackers that the defence met and kept below the limit."""
+    unclear: list[str] = Field(default_factory=list)
+    """Those that were measured above the limit on it, where chance may explain it."""
     unmet: list[str] = Field(default_factory=list)
     """Those that learned more than the limit without it and came to no result on it: it says nothing of them."""
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from vfl.audit.advice import holds, in_question, is_above, nothing_to_stop, price, recommend, unmet
+from vfl.audit.advice import holds, in_question, may_hold, nothing_to_stop, price, recommend, unmet
 from vfl.audit.attackers import Defending, attackers_above, places_of, worst_attackers
 from vfl.audit.attempts import AT_ONCE, Bench
 from vfl.audit.budget import LEAST_SECONDS
@@ -16,7 +16,7 @@ from vfl.audit.defences import (
     told_attackers,
     with_candidate,
 )
-from vfl.audit.judgement import attacker
+from vfl.audit.judgement import attacker, is_clear
 from vfl.audit.plan import NOT_SHOWN, Planned
 from vfl.audit.recording import Recording, record, recorded, recorded_config
 from vfl.audit.schema import Attempt, Recommendation, Trial
@@ -26,7 +26,7 @@ from vfl.files import remove
 from vfl.folder.transcript import Transcript
 from vfl.sweep.progress import CellsProgress
 
-ALONE = 0.8
+ALONE = 0.75
 """Up to this share of their time defences meet the worst attackers; the rest is for the best of them against all."""
 
 
@@ -144,7 +144,7 @@ def _carry_out_trial(
     trial.undecided = [f"{attacker(one)} ({one.outcome})" for one in made if not one.findings]
     met = set(map(attacker, made))
     trial.undecided += [f"{one.name} (not tried: it was broken already)" for one in against if one.name not in met]
-    if not holds(trial):
+    if not may_hold(trial):
         _forget(run, trial)
 
 
@@ -160,9 +160,13 @@ def _meet_all(run: Run, tried: Defending, trial: Trial, watch: CellsProgress, *,
 
     Those that broke others come first, then the quickest; the first that breaks it ends the meeting.
     """
-    met = {*trial.held_against, *(attacker(one) for one in run.audit.attempts if one.defence == trial.defence)}
+    met = {
+        *trial.held_against,
+        *trial.unclear,
+        *(attacker(one) for one in run.audit.attempts if one.defence == trial.defence),
+    }
     left = [one for one in attackers_above(run, tried.planned) if one.name not in met]
-    if not left or not holds(trial):
+    if not left or not may_hold(trial):
         return
     recording = _recording(run, tried, trial, until=until)
     if recording is None:
@@ -201,19 +205,26 @@ def _until_broken(
     """Make attempts in this order until one breaks the defence: the next one then has the time of the others."""
     left = list(against)
     made: list[Attempt] = []
-    while left and not any(is_above(one, run.audit.limit) for one in made):
+    while left and not any(_clearly_above(one, run.audit.limit) for one in made):
         these, left = left[:AT_ONCE], left[AT_ONCE:]
         made += attempt_all(run, bench, these, watch, until=until, later=len(left))
     return made
 
 
 def _judge(trial: Trial, made: Sequence[Attempt], limit: float) -> None:
-    """Note which attackers a defence kept below the limit, and which not."""
+    """Note which attackers a defence kept below the limit, which not, and of which that is not clear."""
     for one in made:
         if one.findings:
-            (trial.broken_by if is_above(one, limit) else trial.held_against).append(attacker(one))
+            kept = is_clear(one, limit)
+            came = trial.broken_by if _clearly_above(one, limit) else trial.held_against if kept else trial.unclear
+            came.append(attacker(one))
             most = max(finding.beyond for finding in one.findings)
             trial.worst = max(most, trial.worst if trial.worst is not None else most)
+
+
+def _clearly_above(attempt: Attempt, limit: float) -> bool:
+    """Tell whether an attacker was measured above the limit where chance does not explain it."""
+    return any(one.beyond > limit and one.state != "guess" for one in attempt.findings)
 
 
 def _try_together(run: Run, tried: Defending, watch: CellsProgress, *, until: float) -> None:
@@ -225,8 +236,8 @@ def _try_together(run: Run, tried: Defending, watch: CellsProgress, *, until: fl
     before = {one.defence: one for one in run.audit.trials}
     ranked = {
         place: sorted(
-            (one for one in tried.candidates if one.places == (place,) and holds(before[one.label])),
-            key=lambda one: price(before[one.label]),
+            (one for one in tried.candidates if one.places == (place,) and may_hold(before[one.label])),
+            key=lambda one: (bool(before[one.label].unclear), price(before[one.label])),
         )
         for place in tried.worst
     }
@@ -234,8 +245,9 @@ def _try_together(run: Run, tried: Defending, watch: CellsProgress, *, until: fl
         best = together([own[0] for own in ranked.values()])
         trial = before.get(best.label) or _try(run, tried, best, watch, until=until, all_of_them=False)
         _meet_all(run, tried, trial, watch, until=until)
-        if not trial.broken_by:
+        gave_way = trial.broken_by or trial.unclear
+        if not gave_way:
             return
         sees = places_of(run, attackers_above(run, tried.planned))
-        for place in {sees.get(name, "uploads") for name in trial.broken_by}:  # one that was told is the coordinator
+        for place in {sees.get(name, "uploads") for name in gave_way}:  # one that was told is the coordinator
             ranked[place] = ranked.get(place, [])[1:]

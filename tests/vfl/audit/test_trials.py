@@ -291,6 +291,38 @@ def test_when_the_budget_is_used_up_the_recommendation_says_so():
     assert "The budget ended before it had met all" in run.audit.recommendation.sentence
 
 
+def test_what_chance_may_explain_breaks_no_defence_and_is_no_promise(replays, monkeypatch):
+    """With many attackers and few samples one is above the limit by chance: a clear defence comes first."""
+    known, _, _ = replays
+    judge_as(monkeypatch, "guess")
+    run = run_of(*undefended("label_batch"), trials=[trial("cheap", 0.9, BOTH), trial("dear", 0.8, BOTH)])
+    known["cheap", "label_batch"] = 0.2
+    trials.settle(run, with_these(), None, until=1.0)
+    assert run.audit.recommendation.defence == "dear"
+    known["dear", "label_batch"] = 0.15
+    run = run_of(*undefended("label_batch"), trials=[trial("cheap", 0.9, BOTH), trial("dear", 0.8, BOTH)])
+    trials.settle(run, with_these(), None, until=1.0)
+    found = run.audit.recommendation
+    assert (found.defence, found.unclear, found.unmet) == ("cheap", ["worker 0, label_batch"], [])
+    assert found.sentence.startswith("Cheap kept 2 of 3 attackers below the limit of 0.1.")
+    assert "Not clear, as chance may explain what they found (0.20 at most): worker 0, label_batch." in found.sentence
+    assert "worker 0, label_batch" not in run.audit.trials[0].held_against + run.audit.trials[0].broken_by
+    assert "Not clear, as chance may explain it: worker 0, label_batch" in page_of(run)[0]
+
+
+def judge_as(monkeypatch, state):
+    """Let chance explain, or not, all that attackers find in replays."""
+    made = about_labels
+
+    def doubtful(name, beyond, **changes):
+        found = made(name, beyond, **changes)
+        if changes.get("defence", "none") == "none":
+            return found
+        return found.model_copy(update={"findings": [found.findings[0].model_copy(update={"state": state})]})
+
+    monkeypatch.setitem(globals(), "about_labels", doubtful)
+
+
 def test_a_defence_that_met_all_comes_before_a_cheaper_one_that_did_not(replays):
     known, _, _ = replays
     run = run_of(*undefended("label_batch"), trials=[trial("cheap", 0.9, BOTH), trial("dear", 0.8, BOTH)])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from vfl.audit.advice import holds
+from vfl.audit.advice import holds, may_hold
 from vfl.audit.document import auditor
 from vfl.audit.document.parts import LABELS, Block, Chapter, Entry, Facts, Grid, Words
 from vfl.audit.judgement import ORDER, attacker, is_clear, who
@@ -65,7 +65,7 @@ def _recommendation(audit: Audit) -> Chapter:
         return Chapter("defence", "What stops it")
     line = yaml.safe_dump({"defence": advice.section}, default_flow_style=True, width=1000, sort_keys=False).strip()
     facts = [("in the config", line[1:-1])] if advice.section else []
-    lists = (("held against", advice.held_against), ("not met", advice.unmet))
+    lists = (("held against", advice.held_against), ("not clear", advice.unclear), ("not met", advice.unmet))
     facts += [(name, "; ".join(attackers)) for name, attackers in lists if attackers]
     return Chapter(
         "defence", "What stops it", "", (Words((advice.sentence,)), *([Facts(tuple(facts))] if facts else []))
@@ -187,13 +187,14 @@ def _trial(trial: Trial) -> tuple[Entry, ...]:
     )
     if trial.outcome != "done":
         return Entry(trial.defence), Entry(trial.outcome, "open"), *prices, Entry(trial.sentence)
-    state = "partly" if trial.broken_by else "open" if trial.worst is None or trial.undecided else "guess"
+    state = "partly" if trial.broken_by else "guess" if holds(trial) else "open"
     state = "leaked" if trial.broken_by and (trial.worst or 0.0) >= 0.5 else state
     known = "–" if trial.worst is None else f"{trial.worst:.2f}"
     said = [f"held against {'; '.join(trial.held_against)}" if trial.held_against else ""]
     said += [f"broken by {'; '.join(trial.broken_by)}" if trial.broken_by else ""]
+    said += [f"not clear, as chance may explain it: {'; '.join(trial.unclear)}" if trial.unclear else ""]
     said += [f"no result: {'; '.join(trial.undecided)}" if trial.undecided else ""]
-    said += [f"not met: {'; '.join(trial.unmet)}" if trial.unmet and holds(trial) else "", trial.told]
+    said += [f"not met: {'; '.join(trial.unmet)}" if trial.unmet and may_hold(trial) else "", trial.told]
     return (
         Entry(trial.defence),
         Entry(known, state),
