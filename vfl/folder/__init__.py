@@ -141,8 +141,8 @@ def held(folder: Path, *, resume: bool = False, fresh: bool = False) -> Iterator
             raise UserError(f"{folder} has the checkpoints of a run that is not finished (round {rounds}): {ways}")
         yield lock
     except BaseException:
-        lock.forget_alone(folder)
         with contextlib.suppress(OSError):  # not empty: something was done
+            lock.forget_alone(folder)
             for one in made:
                 one.rmdir()
         raise
