@@ -18,6 +18,8 @@ BENDS = 16
 """Of the line by which a worker tells the others of its rows."""
 TOLD = 2.0
 """Logits that it tells, either way."""
+NARROW = 0.01
+"""Rows that are nearer together than that are spread no further: a worker refuses parameters beyond all measure."""
 AGREES = 3e-3
 """How far a row may be from what a measurement has for it, relative to its size; else it was another that was seen."""
 
@@ -27,8 +29,8 @@ FAR = 3.0
 """What differs by so many times as much was of another row."""
 STUCK = 2
 """After so many measurements that settled nothing another worker tells."""
-CYCLES = 2
-"""So often every worker tells, as long as samples are left."""
+CYCLES = 4
+"""So often every worker tells, at the most, as long as samples are left and the last cycle brought some."""
 AT_FIRST = 2.5
 """How often each row is measured, at the most, when a worker tells for the first time."""
 
@@ -70,6 +72,8 @@ class Batch:
         """By worker; empty while rows are being isolated."""
         self._rounded: list[list[Tensor]] = [[] for _ in network.bottoms]
         """By worker, from measurements: what rounding leaves of sums, as far as determinations of a row differ."""
+        self._found = 0
+        """Samples, when every worker had told once more."""
         self._tellers: list[int] = []
         """The workers that have told, in turn; the last one tells now."""
         self._telling: tuple[Telling | None, float] = (None, 0.0)
@@ -218,6 +222,8 @@ class Batch:
         """Let another worker tell, if samples are left that it may part; else the batch is done."""
         order, found = self._order, len(self._samples().groups)
         self.done = found == len(self.indices) or len(self._tellers) == CYCLES * len(order)
+        if len(self._tellers) % len(order) == 0:
+            self.done, self._found = self.done or found == self._found, found
         self._tellers.append(order[len(self._tellers) % len(order)])
         self._left = []
 
@@ -277,7 +283,7 @@ def _spread(rows: Tensor, direction: Tensor) -> Telling:
     """Return a telling that spreads these rows evenly over the logits that are told, as far as its bends go."""
     along = rows @ direction.double()
     knots = along.quantile(torch.linspace(0, 1, BENDS, dtype=torch.float64))
-    span = max(float(knots[-1] - knots[0]), 1e-6)
+    span = max(float(knots[-1] - knots[0]), NARROW)
     rises = (2 * TOLD / (BENDS - 1)) / knots.diff().clamp(min=1e-3 * span)
     bends = torch.cat([knots[:1] - 1e-3 * span, knots[1:]])
     slopes = torch.cat([rises[:1], rises.diff(), -rises[-1:]])

@@ -78,7 +78,8 @@ class Groups:
     @property
     def apart(self) -> Tensor:
         """Return how far a group's rows may be from their mean, relative to their size."""
-        return self.spread.norm(dim=1) / self.sizes
+        apart: Tensor = self.spread.norm(dim=1) / self.sizes
+        return apart
 
     def known_along(self, direction: Tensor) -> Tensor:
         """Return how well rows are known along a direction."""
