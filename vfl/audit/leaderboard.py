@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from vfl.audit.defences import defence_words
+from vfl.audit.defending.defences import defence_words
 from vfl.audit.judgement import who
 from vfl.audit.plan import attack_words
 from vfl.audit.schema import FILE as AUDIT

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vfl.audit.attackers import worst_attackers
 from vfl.audit.attempts import Bench
 from vfl.audit.budget import Budget
 from vfl.audit.course import Run, Wanted, attempt_all
-from vfl.audit.defences import named_candidate, with_candidate
+from vfl.audit.defending.attackers import worst_attackers
+from vfl.audit.defending.defences import named_candidate, with_candidate
+from vfl.audit.defending.trials import forget_recordings, settle, try_defences
 from vfl.audit.document.page import FILE as PAGE
 from vfl.audit.document.page import audit_page
 from vfl.audit.document.pdf import write_pdf
@@ -21,7 +22,6 @@ from vfl.audit.plan import Planned, check_attacks, is_slow, plan_attacks
 from vfl.audit.recording import Recording, record, recorded, recorded_config
 from vfl.audit.schema import NONE, Attempt, Audit, Trial, Untested, digest_of, load_audit
 from vfl.audit.soonest import look_for_rounds
-from vfl.audit.trials import forget_recordings, settle, try_defences
 from vfl.config import RunConfig, apply_change, parse_config
 from vfl.config.places import NONE as NO_DEFENCE
 from vfl.datasets import Data

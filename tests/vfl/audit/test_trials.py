@@ -8,12 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.vfl.audit.made import attempt, finding, made_audit
-from vfl.audit import trials
-from vfl.audit.advice import recommend
-from vfl.audit.attackers import Defending, attackers_above, worst_attackers
 from vfl.audit.budget import Budget
 from vfl.audit.course import Run, Wanted
-from vfl.audit.defences import all_candidates, named_candidate, place_of, together, told_attackers, with_candidate
+from vfl.audit.defending import trials
+from vfl.audit.defending.advice import recommend
+from vfl.audit.defending.attackers import Defending, attackers_above, worst_attackers
+from vfl.audit.defending.defences import (
+    all_candidates,
+    named_candidate,
+    place_of,
+    together,
+    told_attackers,
+    with_candidate,
+)
 from vfl.audit.document import chapters, texts
 from vfl.audit.document.page import audit_page
 from vfl.audit.plan import Planned, all_seats, plan_attacks

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from vfl.audit.advice import holds, may_hold
+from vfl.audit.defending.advice import holds, may_hold
 from vfl.audit.document import auditor
 from vfl.audit.document.parts import LABELS, Block, Chapter, Entry, Facts, Grid, Words
 from vfl.audit.judgement import ORDER, attacker, is_clear, who

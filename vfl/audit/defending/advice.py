@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from vfl.audit.attackers import Defending, attackers_above
 from vfl.audit.course import Run
+from vfl.audit.defending.attackers import Defending, attackers_above
 from vfl.audit.judgement import attacker
 from vfl.audit.plan import NOT_SHOWN
 from vfl.audit.schema import Recommendation, Training, Trial

@@ -3,12 +3,12 @@
 import itertools
 from collections.abc import Sequence
 
-from vfl.audit.advice import holds, in_question, may_hold, nothing_to_stop, price, recommend, unmet
-from vfl.audit.attackers import Defending, attackers_above, places_of, worst_attackers
 from vfl.audit.attempts import AT_ONCE, Bench
 from vfl.audit.budget import LEAST_SECONDS
 from vfl.audit.course import Run, attempt_all
-from vfl.audit.defences import (
+from vfl.audit.defending.advice import holds, in_question, may_hold, nothing_to_stop, price, recommend, unmet
+from vfl.audit.defending.attackers import Defending, attackers_above, places_of, worst_attackers
+from vfl.audit.defending.defences import (
     Candidate,
     all_candidates,
     named_candidate,

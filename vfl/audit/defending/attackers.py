@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vfl.audit.course import Run
-from vfl.audit.defences import Candidate, place_of
+from vfl.audit.defending.defences import Candidate, place_of
 from vfl.audit.judgement import EQUAL, attacker
 from vfl.audit.plan import Planned
 from vfl.audit.schema import Attempt, Finding
