@@ -47,7 +47,18 @@ def try_defences(
     for number, candidate in enumerate(found):
         _try(run, tried, candidate, watch, until=run.budget.slot(len(found) - number, until=ALONE * until))
     settle(run, tried, watch, until=until)
+    left = [one for one in found if _outcome(run, one) == "not run"]
+    half = run.budget.half(until=until)  # the other is for slow attacks, and what comes of them
+    for candidate in left if run.budget.left(half) >= 2 * LEAST_SECONDS else ():
+        run.audit.trials[:] = [one for one in run.audit.trials if one.defence != candidate.label]
+        _try(run, tried, candidate, watch, until=half)
+    if left:
+        settle(run, tried, watch, until=until)
     return tried
+
+
+def _outcome(run: Run, candidate: Candidate) -> str:
+    return next(one.outcome for one in run.audit.trials if one.defence == candidate.label)
 
 
 def settle(run: Run, tried: Defending, watch: CellsProgress, *, until: float) -> None:
@@ -111,7 +122,7 @@ def _carry_out_trial(
     all_of_them: bool,
 ) -> None:
     name = f"a run with {candidate.label}"
-    taken = {one.folder for one in run.kept_trials}
+    taken = {one.folder for one in (*run.kept_trials, *run.audit.trials)}
     numbered = (f"defences/{number:02d}" for number in itertools.count(len(run.audit.trials)))
     trial.folder = next(folder for folder in numbered if folder not in taken)
     watch.plan(1)
