@@ -158,7 +158,7 @@ class Batch:
         """Choose what is told, and which groups are measured along which directions."""
         telling, bias = None, _logit(SHARE)
         if len(self._groups) > 1:
-            rows = self._open_rows()
+            rows = self._samples().open_rows(self._teller, self._groups[self._teller])
             telling, bias = _spread(rows, drawn_direction(rows.shape[1], self._random)), -TOLD
         self._telling = telling, bias
         wanted = self._wanted()
@@ -173,12 +173,6 @@ class Batch:
             for worker, (dense, sight) in enumerate(zip(self._network.bottoms, self._sights, strict=True))
         ]
         return self._network.parameters(bottoms, Head.one_against_all(self._network.classes, bias))
-
-    def _open_rows(self) -> Tensor:
-        """Return the telling worker's rows that no certain sample has yet: these are to be told apart."""
-        own = self._groups[self._teller]
-        is_open = self._samples().left_of(self._teller, own) > 0
-        return own.x[is_open] if bool(is_open.any()) else own.x
 
     def _wanted(self) -> list[Tensor]:
         """Return by worker which groups are to be measured once more: not seen yet, or of which it is open whose."""

@@ -45,6 +45,11 @@ class Samples:
         """Return how many rows of each of a worker's groups no certain sample has."""
         return own.counts - self.groups[:, worker].bincount(minlength=len(own))
 
+    def open_rows(self, worker: int, own: Groups) -> Tensor:
+        """Return a worker's rows that some sample may still have: these are to be told apart; all if there are none."""
+        is_open = self.left_of(worker, own) > 0
+        return own.x[is_open] if bool(is_open.any()) else own.x
+
 
 def put_together(groups: Sequence[Groups], told: Sequence[Told]) -> Samples:
     """Return the samples of which a row, alone at its worker, shows the groups at all others."""
