@@ -29,8 +29,8 @@ FAR = 3.0
 """What differs by so many times as much was of another row."""
 STUCK = 2
 """After so many measurements that settled nothing another worker tells."""
-CYCLES = 4
-"""So often every worker tells, at the most, as long as samples are left and the last cycle brought some."""
+CYCLES = 2
+"""So often every worker tells, as long as samples are left; two more brought none."""
 AT_FIRST = 2.5
 """How often each row is measured, at the most, when a worker tells for the first time."""
 
@@ -72,8 +72,6 @@ class Batch:
         """By worker; empty while rows are being isolated."""
         self._rounded: list[list[Tensor]] = [[] for _ in network.bottoms]
         """By worker, from measurements: what rounding leaves of sums, as far as determinations of a row differ."""
-        self._found = 0
-        """Samples, when every worker had told once more."""
         self._tellers: list[int] = []
         """The workers that have told, in turn; the last one tells now."""
         self._telling: tuple[Telling | None, float] = (None, 0.0)
@@ -216,8 +214,6 @@ class Batch:
         """Let another worker tell, if samples are left that it may part; else the batch is done."""
         order, found = self._order, len(self._samples().groups)
         self.done = found == len(self.indices) or len(self._tellers) == CYCLES * len(order)
-        if len(self._tellers) % len(order) == 0:
-            self.done, self._found = self.done or found == self._found, found
         self._tellers.append(order[len(self._tellers) % len(order)])
         self._left = []
 
