@@ -162,11 +162,11 @@ class Line:
 
     def groups(self) -> Groups:
         """Return the rows that are alone, and those that cannot be told apart."""
-        counts, ones, errors = self._decoded()
+        counts, ones, _ = self._decoded()
         there = (counts == 1) | ((counts > 1) & ~self._divisible(counts))
         sums = self._sums()[there]
         x, strength = sums[:, :-1] / sums[:, -1:], sums[:, -1].abs()
-        return Groups(x, counts[there], ones[there], x.abs() * (errors[there] / strength).unsqueeze(1), strength)
+        return Groups(x, counts[there], ones[there], torch.zeros_like(x), strength)
 
     def _sums(self) -> Tensor:
         return self._beyond[:-1] - self._beyond[1:]
