@@ -44,10 +44,10 @@ def settle(stack: Stack, x: Tensor, labels: Tensor, *, classes: int, progress: P
 
 
 def confirmed(stack: Stack, x: Tensor, labels: Tensor, *, classes: int) -> tuple[Tensor, float]:
-    """Tell which samples are right, and return the median residual of a unit, as `settle` does.
+    """Tell which samples seem right, and return the median residual of a unit, as `settle` does.
 
-    A wrong sample spoils all units to which it adds. One is right if at each worker a unit to which it adds is
-    explained: that others make up for what it lacks, in all numbers of a unit, does not happen by chance.
+    A wrong sample spoils all units to which it adds. One seems right if at each worker a unit to which it adds is
+    explained: others seldom make up for what it lacks, in all numbers of a unit.
     """
     stack, x = stack.to(torch.float64), x.double()
     chosen = torch.nn.functional.one_hot(labels, classes).double()
