@@ -37,7 +37,7 @@ class _Scores(AttackPlugin):
         return False
 
     @property
-    def told(self) -> tuple[int, ...]:
+    def given(self) -> tuple[int, ...]:
         """Return the samples whose class it knows from elsewhere."""
         return ()
 
@@ -68,10 +68,12 @@ class LabelNorm(_Scores):
 class LabelDirection(_Scores):
     """Direction scoring (Li et al. 2022): binary, by the cosine with the answer of one known sample of class 1.
 
-    Without one, by the axis along which the answers' directions differ most.
+    Without one, by the axis along which the answers' directions differ most. Told that answers carry noise, it first
+    averages each sample's answers over its rounds: fresh noise shrinks by the root of their number.
     """
 
     known: int | None = Field(None, ge=0, description="a sample of the second class (1) that the worker knows")
+    told: bool = Field(False, description="that the label holder adds noise to its answers")
 
     def start(self, setting: Setting) -> Attack:
         """Begin, if there are two classes and the known sample is one of the run's."""
@@ -86,25 +88,45 @@ class LabelDirection(_Scores):
         return self.known is not None
 
     @property
-    def told(self) -> tuple[int, ...]:
+    def given(self) -> tuple[int, ...]:
         """Return the samples whose class it knows from elsewhere."""
         return () if self.known is None else (self.known,)
 
     @property
     def used(self) -> tuple[str, ...]:
         """Return what it uses."""
-        return (*super().used, *(() if self.known is None else ("the class of 1 sample",)))
+        known = () if self.known is None else ("the class of 1 sample",)
+        return (*super().used, *known, *(("the defence's kind",) if self.told else ()))
 
     def scores(self, answers: Answers) -> Tensor:
-        """Return the mean of each sample's cosines over the passes."""
+        """Return the mean of each sample's cosines over the passes; told of noise, how far its mean answer goes."""
+        if self.told:
+            return self._averaged(answers)
         rows = [directions(one) for one in answers.passes()]
         along = [one @ self._reference(one) for one in rows]
         return _mean(along if self.named else _oriented(along))
+
+    def _averaged(self, answers: Answers) -> Tensor:
+        """Return each sample's mean answer along the axis on which these differ most: Marvell's noise is along it."""
+        rounds = answers.by_round()
+        sums = torch.zeros(answers.samples, rounds[0][1].shape[1], dtype=torch.float64)
+        times = torch.zeros(answers.samples, 1)
+        for indices, rows in rounds:
+            sums[indices] += rows / rows.square().mean().sqrt().clamp(min=1e-300)  # noise is as large as answers are
+            times[indices] += 1
+        means = torch.where(times > 0, sums / times, torch.nan)
+        along = means @ self._axis(means)
+        turned = self.known is not None and bool(along[self.known] < 0)
+        return -along if turned else along
 
     def _reference(self, rows: Tensor) -> Tensor:
         known = None if self.known is None else rows[self.known]
         if known is not None and known.isfinite().all():
             return known
+        return self._axis(rows)
+
+    @staticmethod
+    def _axis(rows: Tensor) -> Tensor:
         there = rows[rows.isfinite().all(1)]
         if not len(there):
             return torch.zeros(rows.shape[1], dtype=rows.dtype)
@@ -130,7 +152,7 @@ class _Scoring:
         labels[there] = (scores[there] > threshold(scores[there])).long()
         plugin = self._plugin
         return Recovery(
-            labels=labels, label_scores=scores, labels_named=plugin.named, told=plugin.told, used=plugin.used
+            labels=labels, label_scores=scores, labels_named=plugin.named, told=plugin.given, used=plugin.used
         )
 
 

@@ -60,6 +60,31 @@ def test_a_batch_without_the_known_sample_is_scored_by_the_axis():
     assert attack.recover(silent).label_scores.isfinite().sum() == 180
 
 
+def test_told_of_noise_it_averages_a_samples_answers_over_the_rounds():
+    labels, answers = rare_positives(share=0.4)
+    apart = answers[labels == 1].mean(0) - answers[labels == 0].mean(0)
+    draw = torch.Generator().manual_seed(1)
+    attacks = [LabelDirection(told=told).start(setting(len(labels), 2)) for told in (False, True)]
+    for _ in range(200):  # passes, with fresh noise of eight times the difference along it: Marvell of strength 64
+        noisy = answers + 8 * apart * torch.randn(len(labels), 1, generator=draw)
+        for observation in rounds(labels, noisy, 20):
+            for attack in attacks:
+                attack.observe(observation)
+    untold, told = (attack.recover(silent) for attack in attacks)
+    values = [auc(one.label_scores, labels == 1) for one in (untold, told)]
+    assert max(values[0], 1 - values[0]) < 0.7
+    assert max(values[1], 1 - values[1]) > 0.85
+    assert untold.used == ("indices", "answers")
+    assert told.used == ("indices", "answers", "the defence's kind")
+
+
+def test_told_of_noise_a_known_sample_still_says_which_side_is_which():
+    labels, answers = rare_positives(share=0.4)
+    found = attacked(LabelDirection(known=int(labels.argmax()), told=True), labels, answers)
+    assert auc(found.label_scores, labels == 1) == 1.0
+    assert (found.labels_named, found.told) == (True, (int(labels.argmax()),))
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_area_under_the_curve_is_scikit_learns_ties_included(seed):
     draw = torch.Generator().manual_seed(seed)

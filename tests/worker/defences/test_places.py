@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support import small_config
 from tests.worker.defences.support import PLAN, SECRET, numbers
@@ -31,6 +33,29 @@ def two_classes(samples=400, width=6, seed=0):
     """Answers that point to either side by class, rather tightly."""
     side = 2.0 * LABELS[:samples, None] - 1
     return side * numbers(1, width, seed=seed) + 0.05 * numbers(samples, width, seed=seed + 1)
+
+
+def able(place):
+    return [name for name in defences.names() if place in defences.find(name).places]
+
+
+SENT = [(place, name) for place in ("outputs", "answers") for name in able(place)]
+
+
+@pytest.mark.parametrize(("place", "name"), SENT)
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(-38, 12), min_size=1, max_size=9), st.integers(1, 12), st.sampled_from([0.0, 0.5, 1.0]))
+def test_shape_and_dtype_stay_and_all_is_finite_whatever_is_sent(place, name, sizes, width, zeros):
+    rows = len(sizes)  # each of a size of its own, as answers of a trained model are
+    kept = torch.rand(rows, width, generator=torch.Generator().manual_seed(width)) >= zeros
+    tensor = numbers(rows, width) * kept * torch.tensor([10.0**size for size in sizes])[:, None]
+    before = tensor.clone()
+    chain = SwapChain([PluginSection(name=name)], PLAN, place)
+    labels = LABELS[:rows] if place == "answers" else None
+    sent = chain.apply(tensor, 1, rows=torch.arange(rows), to="to worker 2", labels=labels)
+    assert (sent.shape, sent.dtype) == (tensor.shape, tensor.dtype)
+    assert bool(sent.isfinite().all())
+    assert torch.equal(tensor, before), "a defence must not write into the true tensor"
 
 
 def test_max_norm_makes_all_as_long_as_the_longest_and_keeps_each_on_its_line():

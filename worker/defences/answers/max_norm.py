@@ -21,7 +21,11 @@ class MaxNorm(Defence):
 
     def exchange(self, tensor: Tensor, swapped: Swapped) -> Tensor:
         """Return the answers with noise along each."""
-        lengths = tensor.norm(dim=1, keepdim=True)
-        longest = lengths.max() if len(lengths) else lengths.sum()
-        spread = torch.where(lengths > 0, (longest / lengths).square() - 1, 0.0).clamp(min=0).sqrt()
-        return tensor * (1 + spread * swapped.draws.normal((len(tensor), 1)).to(tensor))
+        if not len(tensor):
+            return tensor
+        rows = tensor.double()  # an answer may be 1e-25 of the longest, and s is the quotient
+        lengths = rows.norm(dim=1, keepdim=True)
+        lacking = (lengths.square().amax(0) - lengths.square()).clamp(min=0).sqrt()
+        along = torch.where(lengths > 0, rows / lengths, 0.0)
+        sent: Tensor = rows + lacking * along * swapped.draws.normal((len(tensor), 1)).to(rows)
+        return sent.to(tensor)
