@@ -76,8 +76,9 @@ def _recommendation(audit: Audit) -> Chapter:
     lists = (("held against", advice.held_against), ("not clear", advice.unclear), ("not met", advice.unmet))
     facts += [(name, "; ".join(attackers)) for name, attackers in lists if attackers]
     lead = (
-        f"Below the limit: knows no more than {audit.limit:g} of what a guess leaves open; 0 is a guess, 1 is all. Uploads "
-        "are what workers send the coordinator, outputs what they send the label holder, answers what it sends back."
+        f"Below the limit: knows no more than {audit.limit:g} of what a guess leaves open; 0 is a guess, 1 is all. "
+        "Uploads are what workers send the coordinator, outputs what they send the label holder, answers what it sends "
+        "back."
     )
     return Chapter(
         "defence", "What stops it", lead, (Words((advice.sentence,)), *([Facts(tuple(facts))] if facts else []))
