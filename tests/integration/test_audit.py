@@ -125,4 +125,6 @@ def test_a_wrong_option_ends_with_a_sentence(bank, tmp_path):
         done = cafe("audit", bank / "run.yaml", *words, "--out", tmp_path / "out")
         assert (done.returncode, said in done.stderr.splitlines()[-1]) == (2, True), done.stderr
         assert not (tmp_path / "out" / "record").exists()
+    late = cafe("audit", bank / "run.yaml", "--budget", "0.1s", "--out", tmp_path / "late")
+    assert (late.returncode, "give a larger --budget" in late.stderr.splitlines()[-1]) == (2, True), late.stderr
     assert json.loads(cafe("audit", "--schema").stdout)["title"] == "Audit"
