@@ -18,6 +18,8 @@ from vfl.packages import python_path
 PRELOAD = ["vfl.local.launch", "vfl.cli.app"]
 COMPILER = "torch._dynamo"
 """What torch imports, in a second or two, when the first optimiser is made."""
+ATTACKS = ["scipy.optimize", "sklearn.cluster", "vfl.report.page", "vfl.report.sweep", "torch.utils.tensorboard"]
+"""What `cafe attack` imports to score and report, in a second or two; an extra that is missing is left out."""
 LONGEST_FOLDER = 107 - len("/pymp-xxxxxxxx/listener-xxxxxxxx")
 """What a Unix socket's path leaves for the folder of temporary files, in bytes."""
 COUNTERS = Path("/proc/vmstat")
@@ -34,12 +36,15 @@ def context() -> ForkServerContext:
     return found
 
 
-def warm_up(trains: bool = False) -> None:
-    """Start the fork server now, so that it imports while this process does something else."""
+def warm_up(trains: bool = False, *, attacks: bool = False) -> None:
+    """Start the fork server now, so that it imports while this process does something else.
+
+    One that makes many attacks imports what they take, once for all.
+    """
     folder = tempfile.gettempdir()
     if len(os.fsencode(folder)) > LONGEST_FOLDER:
         raise UserError(f"TMPDIR {folder}: is too long for sockets in it; set one of {LONGEST_FOLDER} bytes or fewer")
-    context().set_forkserver_preload([*PRELOAD, COMPILER] if trains else PRELOAD)
+    context().set_forkserver_preload([*PRELOAD, *([COMPILER] if trains else []), *(ATTACKS if attacks else [])])
     with _environment_of_children():
         if threading.current_thread() is not threading.main_thread():
             forkserver.ensure_running()

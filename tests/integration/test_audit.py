@@ -85,7 +85,8 @@ def test_what_an_audit_measured_goes_on_the_leaderboard_once(audited, tmp_path):
     board = json.loads((tmp_path / "leaderboard.json").read_text(encoding="utf-8"))["lines"]
     assert len(board) == len(list(lines_of(out))) == 2
     labels = next(line for line in board if line["attack"] == "label_clusters")
-    assert (labels["data"], labels["seat"], labels["defence"], labels["known"]) == ("run", "worker 0", "none", 1.0)
+    assert (labels["data"], labels["seat"], labels["defence"]) == ("bank and shop", "worker 0", "none")
+    assert labels["known"] == 1.0
     assert labels["config"]["adversary"] == {"worker": 0}
     table = json.loads((tmp_path / "tables" / "leaderboard.json").read_text(encoding="utf-8"))["table"]
     assert [len(row) for row in table] == [len(table[0])] * 3
@@ -112,7 +113,18 @@ def test_a_transcript_that_names_code_is_refused_before_anything_is_imported(aud
 
 
 def test_a_wrong_option_ends_with_a_sentence(bank, tmp_path):
-    done = cafe("audit", bank / "run.yaml", "--attack", "exakt", "--out", tmp_path)
-    assert done.returncode == 2
-    assert "exakt" in done.stderr.splitlines()[-1]
+    asked = {
+        "there is no attack called 'exakt'": ("--attack", "exakt"),
+        "there is no defence called 'noize'": ("--defence", "noize"),
+        "marvell acts on answers, not on uploads": ("--defence", "marvell"),
+        "strength": ("--defence", "{answers: {name: marvell, strength: much}}"),
+        "expected a time": ("--budget", "soon"),
+        "holds no audit": ("--resume",),
+    }
+    for said, words in asked.items():
+        done = cafe("audit", bank / "run.yaml", *words, "--out", tmp_path / "out")
+        assert (done.returncode, said in done.stderr.splitlines()[-1]) == (2, True), done.stderr
+        assert not (tmp_path / "out" / "record").exists()
+    late = cafe("audit", bank / "run.yaml", "--budget", "0.1s", "--out", tmp_path / "late")
+    assert (late.returncode, "give a larger --budget" in late.stderr.splitlines()[-1]) == (2, True), late.stderr
     assert json.loads(cafe("audit", "--schema").stdout)["title"] == "Audit"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from vfl.audit.budget import Budget
 from vfl.audit.findings import read_findings
-from vfl.audit.plan import NOT_SHOWN, Planned, attack_words
+from vfl.audit.plan import NOT_SHOWN, Planned, attack_words, is_active
 from vfl.audit.recording import Recording
 from vfl.audit.schema import NONE, Attempt
 from vfl.errors import UserError
@@ -147,7 +147,10 @@ def _blank(planned: Planned, bench: Bench) -> Attempt:
 
 
 def _refused(planned: Planned) -> str:
-    return f"{attack_words(planned.section)} cannot run here: {planned.refusal}; {NOT_SHOWN}."
+    said = f"{attack_words(planned.section)} cannot run here: {planned.refusal}; {NOT_SHOWN}."
+    if not is_active(planned):
+        return said
+    return f"{said} An audit plays parties that follow the protocol; cafe run plays one that does not, if so set."
 
 
 def _set(changes: Iterable[str]) -> list[str]:

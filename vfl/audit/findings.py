@@ -57,7 +57,7 @@ def _tables(summary: Summary) -> Iterator[Said]:
         # The mean over the columns of what is known of each: a column that is worse than a guess takes nothing away.
         beyond = fmean(column.best.beyond for column in own) if own else 0.0
         state = "guess" if not party.values.leaked else "leaked" if beyond >= HALF else "partly"
-        yield scored | {"beyond": beyond, "state": state}, _columns(own, party.values, target)
+        yield scored | {"beyond": beyond, "state": state}, _columns(own, party.values, target, samples)
     if attack.exact is not None:
         right = round((attack.exact.right or 0.0) * samples)
         target = _workers([party.worker for party in attack.parties])
@@ -66,11 +66,14 @@ def _tables(summary: Summary) -> Iterator[Said]:
         yield _scored(target, "rows", attack.exact), rows
 
 
-def _columns(own: Sequence[ColumnScore], values: Right, target: str) -> str:
+def _columns(own: Sequence[ColumnScore], values: Right, target: str, samples: int) -> str:
     guess = f"(a guess has {values.guess or 0.0:.1%})"
     columns = f"{len(own)} columns" if len(own) > 1 else "one column"
     if all((column.exact.right or 0.0) >= WHOLE for column in own):
-        return f"{'all' if len(own) > 1 else 'the'} {columns} of {target} {guess}"
+        least = min(column.exact.right or 0.0 for column in own)
+        rows = f"all {samples} rows" if least == 1 else f"{round(least * samples)} of {samples} rows or more"
+        named = f"all {columns}" if len(own) > 1 else "the one column"
+        return f"{named} of {target} in {rows} (a guess has {values.guess or 0.0:.1%} of the values)"
     leaked = sorted((one for one in own if one.leaked), key=lambda one: -one.best.beyond)
     if leaked and len(leaked) < len(own):
         named = listed([one.in_words.replace(f" of {target}", "") for one in leaked])
@@ -121,7 +124,7 @@ def _labels(summary: Summary, topology: Topology) -> Iterator[Said]:
     target = "all workers" if topology.is_horizontal else at
     scored = _scored(target, "labels", attack.labels)
     right, guess = (round((share or 0.0) * samples) for share in (attack.labels.right, attack.labels.guess))
-    which = ", if not which class is called what" if attack.labels_named is False else ""
+    which = ", though not which class is called what" if attack.labels_named is False else ""
     parted = ""
     chance = SURE / math.sqrt(3 * samples) if samples else 1.0  # of the area under the curve of a guess, equal classes
     if attack.label_auc is not None and attack.label_auc - 0.5 > chance:

@@ -114,7 +114,7 @@ def _of_audit(audit: Audit) -> Iterator[Line]:
             training, config = trained[attempt.defence]
             config = config | {"adversary": _form(attempt), "attack": {"name": attempt.attack, **attempt.options}}
             yield Line(
-                data=audit.name,
+                data=_data(config["data"]),
                 seat=who(attempt.adversary),
                 attack=attack_words(PluginSection.model_validate(config["attack"])),
                 defence=attempt.defence,
@@ -129,8 +129,9 @@ def _of_audit(audit: Audit) -> Iterator[Line]:
 
 
 def _data(section: dict[str, Any]) -> str:
-    """Name a data set; a file by its own name."""
-    return Path(section["path"]).stem if section.get("path") else str(section["name"])
+    """Name a data set; files by their own names."""
+    files = section.get("files") or ([section["path"]] if section.get("path") else [])
+    return " and ".join(Path(file).stem for file in files) or str(section["name"])
 
 
 def _form(attempt: Attempt) -> Any:

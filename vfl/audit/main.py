@@ -1,5 +1,6 @@
 """`cafe audit`: record once, attack from every seat, try defences, and say what it comes to."""
 
+import itertools
 import signal
 import sys
 from dataclasses import dataclass
@@ -18,12 +19,13 @@ from vfl.audit.document.pdf import write_pdf
 from vfl.audit.evidence import Evidence
 from vfl.audit.judgement import ROUNDS as CUT
 from vfl.audit.judgement import who
-from vfl.audit.plan import Planned, check_attacks, is_slow, plan_attacks
+from vfl.audit.plan import Planned, is_slow, plan_attacks
 from vfl.audit.recording import Recording, record, recorded, recorded_config
 from vfl.audit.schema import NONE, Attempt, Audit, Trial, Untested, digest_of, load_audit
 from vfl.audit.soonest import look_for_rounds
 from vfl.config import RunConfig, apply_change, parse_config
 from vfl.config.places import NONE as NO_DEFENCE
+from vfl.config.places import PLACES
 from vfl.datasets import Data
 from vfl.datasets.slices import load_data
 from vfl.errors import InterruptedRunError, UserError, in_words
@@ -31,9 +33,11 @@ from vfl.files import write_text
 from vfl.folder.recorded_config import without_download
 from vfl.folder.transcript import Transcript
 from vfl.folder.versions import made_with
+from vfl.forkserver import warm_up
 from vfl.local.stop import as_ctrl_c
 from vfl.seats import Seat
 from vfl.sweep.progress import CellsProgress
+from worker.defences import built_for
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CONFIGURED = "as configured"
@@ -51,8 +55,6 @@ def audit_config(config: RunConfig, name: str, out: Path, wanted: Wanted) -> Aud
     tree = config.model_dump(mode="json")
     digest = digest_of(tree)
     audit = Audit(name=name, budget=wanted.budget, limit=wanted.limit, config=tree, digest=digest, seed=config.seed)
-    for tree in wanted.defences or ():  # a wrong one ends the audit before it begins
-        recorded_config(config, with_candidate(config, named_candidate(tree)))
     run = _begin(out, audit, wanted, config)
 
     def work(watch: CellsProgress) -> None:
@@ -87,8 +89,17 @@ def audit_transcripts(transcripts: dict[Seat, Path], name: str, out: Path, wante
     return _carry_out(run, work)
 
 
+def check_defences(wanted: Wanted, config: RunConfig) -> None:
+    """Refuse a defence that there is not, or that cannot act where it is named, with a sentence."""
+    for tree in wanted.defences or ():
+        tried = recorded_config(config, with_candidate(config, named_candidate(tree)))
+        for worker, place in itertools.product(range(config.federation.workers), PLACES):
+            for section in tried.defence_of(worker, place):
+                if section != NO_DEFENCE:
+                    built_for(place, section)
+
+
 def _begin(out: Path, audit: Audit, wanted: Wanted, config: RunConfig) -> Run:
-    check_attacks(wanted.attacks or ())
     base = NONE if config.defence == NO_DEFENCE else CONFIGURED
     audit = audit.model_copy(update={"versions": made_with(), "command": wanted.command, "base": base})
     kept, kept_trials, spent = list[Attempt](), list[Trial](), 0.0
@@ -105,6 +116,7 @@ def _begin(out: Path, audit: Audit, wanted: Wanted, config: RunConfig) -> Run:
 
 
 def _carry_out(run: Run, work: Any) -> Audit:
+    warm_up(trains=True, attacks=True)
     watch = CellsProgress("steps", run.wanted.quiet)
     try:
         with as_ctrl_c(*STOP_SIGNALS):

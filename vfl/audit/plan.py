@@ -134,6 +134,14 @@ def is_slow(planned: Planned) -> bool:
         return False
 
 
+def is_active(planned: Planned) -> bool:
+    """Tell whether an attack is played by a party that breaks the protocol: no recording can be attacked with it."""
+    try:
+        return attacks.find(planned.section.name).active
+    except UserError:
+        return False
+
+
 def _tier(planned: Planned) -> int:
     return 0 if planned.section.name in WORST else 2 if is_slow(planned) else 1
 

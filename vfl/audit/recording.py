@@ -25,6 +25,7 @@ from vfl.local.launch import LaunchOptions, run_federation
 from vfl.seats import Seat, adversary_of
 
 RUN = "run.yaml"
+LATE = "in the time that it had; give a larger --budget"
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,11 @@ def record(config: RunConfig, folder: Path, data: Data, seconds: float) -> Recor
     with _alarm(seconds) as over:
         try:
             run_federation(config, data, folder, LaunchOptions(fresh=True))
-        except InterruptedRunError:
+        except (InterruptedRunError, KeyboardInterrupt):  # the latter before there are processes to stop
             if not over.is_set():
                 raise KeyboardInterrupt from None  # the user's
+    if over.is_set() and not (folder / "summary.json").exists():
+        raise UserError(f"{folder}: the run had not begun {LATE}")
     return recorded(config, folder)
 
 
@@ -110,8 +113,7 @@ def recorded(config: RunConfig, folder: Path) -> Recording:
     summary = load_summary(folder)
     for seat, path in found.items():
         if Transcript(path).rounds < 1:
-            late = "in the time that it had; give a larger --budget"
-            why = f"before the run ended ({summary.ended})" if summary.withheld else late
+            why = f"before the run ended ({summary.ended})" if summary.withheld else LATE
             raise UserError(f"{folder}: {seat} saw no whole round {why}")
     tree = config.model_dump(mode="json")
     named = names_of({key: tree[key] for key in ("model", "data")})

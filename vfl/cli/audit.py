@@ -103,8 +103,7 @@ def audit(
         found = prepared(folder)
     if not quiet:
         show_audit(found, folder)
-    failures = [failure for one in conditions if (failure := one.failure(found))]
-    if failures:
+    if failures := [failure for one in conditions if (failure := one.failure(found))]:
         raise RunFailedError(f"--fail-if {'; '.join(failures)}", code="E83")
 
 
@@ -136,10 +135,13 @@ def print_schema() -> None:
 
 def _prepared(what: list[Path], wanted: "Wanted") -> "Callable[[Path], Audit]":
     """Read the config or the transcripts, and return what audits them into a folder."""
-    from vfl.audit.main import audit_config, audit_transcripts
+    from vfl.audit.main import audit_config, audit_transcripts, check_defences
+    from vfl.audit.plan import check_attacks
 
+    check_attacks(wanted.attacks or ())
     if len(what) == 1 and not what[0].is_dir():
         config = load_config(what[0], list(wanted.changes))
+        check_defences(wanted, config)
         return lambda folder: audit_config(config, what[0].stem, folder, wanted)
     found = _transcripts(what, wanted.changes)
     return lambda folder: audit_transcripts(found, what[0].resolve().parent.name, folder, wanted)

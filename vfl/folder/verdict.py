@@ -128,7 +128,7 @@ def _labels_alone(summary: Summary) -> tuple[State, str] | None:
     samples = summary.scored
     right, guess = (round((share or 0.0) * samples) for share in (labels.right, labels.guess))
     knows = f"{adversary_words(summary)} {_knows(summary)} the labels of {right} of {samples} samples"
-    named = ", if not which class is called what" if summary.attack.labels_named is False else ""
+    named = ", though not which class is called what" if summary.attack.labels_named is False else ""
     rounds = f"after {summary.rounds} {'round' if summary.rounds == 1 else 'rounds'}"
     return _by_gain(labels), f"{knows} {rounds}{named}; the best guess has {guess}."
 

@@ -153,6 +153,15 @@ def _value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def amount(value: float) -> str:
+    """Write how far a number is off, for people: no powers of ten."""
+    if 0 < value < 1e-6:
+        return "less than 0.000001"
+    if 0 < value < 1e-3:
+        return f"{value:.6f}".rstrip("0")
+    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
+
+
 def size(count: float) -> str:
     """Write a number of bytes for people."""
     for unit in ("bytes", "KB", "MB"):

@@ -11,6 +11,7 @@ from vfl.audit.document import auditor, chapters, holdings, texts
 from vfl.audit.document.page import audit_page
 from vfl.audit.judgement import conclude
 from vfl.errors import UserError
+from vfl.folder.words import amount
 from vfl.seats import COORDINATOR, Seat
 
 SEATS = [(COORDINATOR,), (Seat("worker", 0),)]
@@ -34,6 +35,7 @@ def test_an_attack_without_a_result_is_never_called_held(outcome):
     assert found.untested[0].what == "exact, from the coordinator"
     said = [text for chapter in chapters(found) if chapter.key == "matrix" for text in texts(chapter.blocks)]
     assert outcome in said
+    assert 'href="#untested"' in audit_page(found)
     assert not any(text.startswith("held") for text in said)
 
 
@@ -93,6 +95,30 @@ def test_a_budget_is_read(text, seconds):
 def test_a_budget_that_is_none_ends_with_a_sentence(text):
     with pytest.raises(UserError, match="--budget"):
         seconds_of(text)
+
+
+@pytest.mark.parametrize(
+    ("off", "said"),
+    [
+        (0.0, "0"),
+        (3e-9, "less than 0.000001"),
+        (8.49e-5, "0.000085"),
+        (0.25, "0.25"),
+        (14.31, "14.3"),
+        (999.7, "1000"),
+        (12345.6, "12346"),
+    ],
+)
+def test_how_far_a_number_is_off_is_written_without_powers_of_ten(off, said):
+    assert amount(off) == said
+
+
+def test_the_verdict_says_how_near_whole_columns_are_in_their_own_units():
+    whole = {"name": "income €", "holder": "worker 0", "right": 1.0, "guess": 0.1, "error": 8.49e-5}
+    audit = made_audit(attempt(finding()), columns=[whole, whole | {"name": "visits", "right": 0.2, "error": 3.0}])
+    (verdict,) = (one for one in chapters(conclude(audit, SEATS)) if one.key == "verdict")
+    near = "In their own units half of the rebuilt numbers are off by no more than: income € 0.000085."
+    assert list(texts(verdict.blocks))[-1] == near
 
 
 def gone(seconds, used):

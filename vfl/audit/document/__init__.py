@@ -8,9 +8,10 @@ import yaml
 from vfl.audit.defending.advice import holds, may_hold
 from vfl.audit.document import auditor
 from vfl.audit.document.parts import LABELS, Block, Chapter, Entry, Facts, Grid, Words
+from vfl.audit.findings import WHOLE
 from vfl.audit.judgement import ORDER, attacker, is_clear, who
 from vfl.audit.schema import NONE, Attempt, Audit, Outcome, Trial
-from vfl.folder.words import size
+from vfl.folder.words import amount, size
 
 
 def chapters(audit: Audit) -> list[Chapter]:
@@ -35,9 +36,16 @@ def _verdict(audit: Audit) -> Chapter:
     lead = (
         "Every sentence here was checked against the truth, which a simulation has. Attacks are called by their names."
     )
-    said = Words(tuple(audit.sentences), marked=True)
+    said = Words((*audit.sentences, *_own_units(audit)), marked=True)
     held = holdings(audit)
-    return Chapter("verdict", "Who learns what of whom", lead, (said, Facts(held)) if held else (said,))
+    return Chapter("verdict", "Who learns what of whom", lead, (Facts(held), said) if held else (said,))
+
+
+def _own_units(audit: Audit) -> Iterator[str]:
+    """Yield a sentence on how near the numbers of columns are that are known whole, in those columns' own units."""
+    near = [f"{one.name} {amount(one.error)}" for one in audit.columns if one.error is not None and one.right >= WHOLE]
+    if near:
+        yield f"In their own units half of the rebuilt numbers are off by no more than: {', '.join(near)}."
 
 
 def holdings(audit: Audit) -> tuple[tuple[str, str], ...]:
@@ -67,8 +75,13 @@ def _recommendation(audit: Audit) -> Chapter:
     facts = [("in the config", line[1:-1])] if advice.section else []
     lists = (("held against", advice.held_against), ("not clear", advice.unclear), ("not met", advice.unmet))
     facts += [(name, "; ".join(attackers)) for name, attackers in lists if attackers]
+    lead = (
+        f"Below the limit: knows no more than {audit.limit:g} of what a guess leaves open; 0 is a guess, 1 is all. "
+        "Uploads are what workers send the coordinator, outputs what they send the label holder, answers what it sends "
+        "back."
+    )
     return Chapter(
-        "defence", "What stops it", "", (Words((advice.sentence,)), *([Facts(tuple(facts))] if facts else []))
+        "defence", "What stops it", lead, (Words((advice.sentence,)), *([Facts(tuple(facts))] if facts else []))
     )
 
 
@@ -96,7 +109,7 @@ def _columns(audit: Audit) -> Chapter:
             Entry(one.holder),
             Entry(f"{one.right:.1%}"),
             Entry(f"{one.guess:.1%}"),
-            Entry("–" if one.error is None else f"{one.error:.3g}"),
+            Entry("–" if one.error is None else amount(one.error)),
         )
         for one in audit.columns
     )
@@ -119,9 +132,9 @@ def _matrix(audit: Audit) -> Chapter:
         entries = [_place(by_defence.get(defence), audit.limit) for defence in defences]
         lines.append((Entry(name), *entries))
     lead = (
-        "Each place is one attack from one seat; it leads to the report that shows it. The number is how much is known "
-        "of what a guess leaves open: 0 is a guess, 1 is all. Held means: against this attack, from this seat, and no "
-        "other."
+        "Each place is one attack from one seat; it leads to the report that shows it, or to why there is none. The "
+        "number is how much is known of what a guess leaves open: 0 is a guess, 1 is all. Held means: against this "
+        "attack, from this seat, and no other. An empty place: this attack did not meet this defence."
     )
     blocks = []
     for first in range(0, len(defences), MOST_DEFENCES):
@@ -145,6 +158,8 @@ def _severity(attempt: Attempt | None) -> tuple[int, int]:
 
 
 OUTCOMES: tuple[Outcome, ...] = ("done", "out of time", "failed", "not run", "refused")
+WHY = "#untested"
+"""Where a place of the matrix leads that has no report: why the attack came to no result."""
 MOST_DEFENCES = 6
 """So many columns of the matrix are beside each other; more go below."""
 
@@ -152,9 +167,9 @@ MOST_DEFENCES = 6
 def _place(attempt: Attempt | None, limit: float) -> Entry:
     if attempt is None:
         return Entry("")
-    link = f"{attempt.folder}/report.html" if attempt.folder and attempt.outcome == "done" else ""
     if attempt.outcome != "done":
-        return Entry(attempt.outcome, "open", link)
+        return Entry(attempt.outcome, "open", WHY)
+    link = f"{attempt.folder}/report.html" if attempt.folder else ""
     if not attempt.findings:
         return Entry("not scored", "open", link)
     most = max(one.beyond for one in attempt.findings)

@@ -1,5 +1,6 @@
 """audit.html: the audit's document as one file that needs no network, in the report's looks."""
 
+from functools import partial
 from urllib.parse import quote
 
 from vfl.audit.document import chapters
@@ -19,7 +20,7 @@ def audit_page(audit: Audit) -> str:
         chapters=chapters(audit),
         kinds={Grid: "grid", Facts: "facts", Words: "words"},
         tiles=_tiles(audit),
-        quoted=quote,
+        quoted=partial(quote, safe="/#"),
     )
 
 
@@ -31,6 +32,7 @@ def _tiles(audit: Audit) -> list[tuple[str, str, str]]:
     tiles += [] if worst is None else [("Known at most", f"{worst:.2f}", "of what a guess leaves open")]
     tiles.append(("Rounds recorded", str(audit.training.rounds), f"of {audit.training.planned or 'so many'} planned"))
     tiles += [] if audit.samples is None else [("Samples", str(audit.samples), "people, cases, images")]
-    tiles += [("Defences tried", str(sum(one.outcome == "done" for one in audit.trials)), f"limit {audit.limit:g}")]
+    judged = sum(one.outcome == "done" and one.worst is not None for one in audit.trials)
+    tiles += [("Defences tried", str(judged), f"limit {audit.limit:g}")]
     tiles.append(("Time", f"{audit.seconds:.0f} s", f"of {audit.budget:.0f} s"))
     return tiles

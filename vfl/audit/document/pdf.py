@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vfl.audit.document import chapters
+from vfl.audit.document import WHY, chapters
 from vfl.audit.document.parts import LABELS, Block, Chapter, Entry, Facts, Grid, Words
 from vfl.audit.schema import Audit
 from vfl.errors import UserError
@@ -38,6 +38,8 @@ class _Sheet:
 
     def __init__(self, audit: Audit) -> None:
         self._pdf = _new_pdf(audit)
+        self._why = self._pdf.add_link(page=1)
+        """To the chapter on what was not tested."""
         self._cover(audit)
         for chapter in chapters(audit):
             self._chapter(chapter)
@@ -68,6 +70,8 @@ class _Sheet:
         if not self._has_room(chapter, _begin(first)):
             self._pdf.add_page()
         self._pdf.start_section(chapter.title)
+        if f"#{chapter.key}" == WHY:
+            self._pdf.set_link(self._why, y=self._pdf.get_y())
         self._heading(chapter)
         self._block(first)
         for block in others:
@@ -138,7 +142,7 @@ class _Sheet:
                     fill = COLOURS.get(entry.state, PAPER)
                     wrong = entry.state == "wrong"
                     style = FontFace(color=RED if wrong else INK, emphasis="U" if wrong else None, fill_color=fill)
-                    row.cell(entry.text, style=style)
+                    row.cell(entry.text, style=style, link=self._why if entry.link == WHY else entry.link or None)
         pdf.ln(3)
 
     def _text(self, text: str, points: float, colour: tuple[int, int, int], bold: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -50,7 +51,7 @@ class PartyFiles:
     def check_parameters(self, path: Path, found: Tensors) -> None:
         """Make sure that parameters are those of the party's own models."""
         if self.checked:
-            check_tensors(path, found, self._models())
+            check_tensors(path, found, self._models)
 
     def observation(
         self, path: Path, found: Tensors, parameters: Tensors, *, indices: Tensor, **numbers: int
@@ -74,6 +75,7 @@ class PartyFiles:
             **numbers,
         )
 
+    @cached_property
     def _models(self) -> Tensors:
         """Return tensors with the names, shapes and types of the party's parameters."""
         setting, seat = self.setting, self.setting.seats[0]
