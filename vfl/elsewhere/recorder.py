@@ -68,7 +68,7 @@ class Recorder:
             raise UserError(f"vfl.record: unknown can name {', '.join(UNKNOWN)}, and names {said}")
         self._boxes = partition(tuple(recorded.sample_shape), len(bottoms), recorded.slices)
         self._model = dict(recorded.model) if recorded.model is not None else self._described()
-        self._size = recorded.batch_size
+        self._size = recorded.batch_size and min(recorded.batch_size, recorded.samples)
         self._batches: list[Tensor] = []
         self._versions = self._written = 0
         self._last: list[Tensors] = []
