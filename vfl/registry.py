@@ -5,7 +5,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -150,6 +150,7 @@ class Registry(Generic[P]):
         for folder in (str(here), str(shipped_root())):  # where files can be named; last, or they could hide another's
             if folder not in sys.path:
                 sys.path.append(folder)
+            _share_package(module, folder)
         try:
             return getattr(importlib.import_module(module), attribute)
         except (Exception, SystemExit) as error:  # whatever a module of another's does when it is imported
@@ -168,6 +169,18 @@ class Registry(Generic[P]):
         base = f"{self._base.__module__}.{self._base.__name__}"
         function = f", nor a function that builds a {self.kind}" if adapt else ""
         raise UserError(f"{self._key}: {name!r} is not a plug-in class (a subclass of {base}){function}")
+
+
+def _share_package(module: str, folder: str) -> None:
+    """Let a package of another's have a folder's modules too, last: opacus installs one that is called `examples`."""
+    top, dot, _ = module.partition(".")
+    own = str(Path(folder) / top)
+    if not dot or not Path(own).is_dir():
+        return
+    with suppress(Exception, SystemExit):  # what goes wrong is said when the module itself is imported
+        searched = importlib.import_module(top).__path__
+        if own not in searched:
+            searched.append(own)
 
 
 def _in_one_line(error: BaseException) -> str:

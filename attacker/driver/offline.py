@@ -41,7 +41,7 @@ def attack_transcript(
     recorded = (transcript, *others)
     setting = _known(recorded, config)
     rounds = min([one.rounds for one in recorded] + ([] if most is None else [most]))
-    with _memory_errors_explained(setting):
+    with memory_errors_explained(setting):
         follower = Follower(start_attack(config.attack, setting), Snapshots(folder, setting, config.snapshots))
         moved = make_way(folder, config, records=False)
         journal = Journal(folder)
@@ -67,7 +67,7 @@ def attack_together(recorded: Sequence[Transcript], config: RunConfig, folder: P
     """Let the attack of a coalition recover in the folder of the run, whose summary the coordinator has written."""
     setting, journal = _known(recorded, config), Journal(folder)
     try:
-        with _memory_errors_explained(setting):
+        with memory_errors_explained(setting):
             follower = Follower(start_attack(config.attack, setting), Snapshots(folder, setting, config.snapshots))
             _show(follower, recorded, journal, min(one.rounds for one in recorded))
             return attacked(follower.recover, config, setting, folder, journal=journal)
@@ -81,7 +81,7 @@ def _known(recorded: Sequence[Transcript], config: RunConfig) -> Setting:
     for one in recorded:
         next(iter(one), None)
     if config.attack.name != "none":
-        _check_size(setting)
+        check_size(setting)
     return setting
 
 
@@ -100,7 +100,7 @@ def _together(recorded: Sequence[Transcript]) -> Iterator[AnyObservation]:
         yield CoalitionObservation(parts)
 
 
-def _check_size(setting: Setting) -> None:
+def check_size(setting: Setting) -> None:
     """Refuse more samples than can be recovered here: their number is what the recorded run says of itself."""
     takes = COPIES * setting.samples * math.prod(setting.boxes[0].sample_shape) * torch.float32.itemsize
     free = psutil.virtual_memory().available
@@ -112,7 +112,7 @@ def _check_size(setting: Setting) -> None:
 
 
 @contextlib.contextmanager
-def _memory_errors_explained(setting: Setting) -> Iterator[None]:
+def memory_errors_explained(setting: Setting) -> Iterator[None]:
     """Turn a want of memory into a sentence."""
     try:
         yield

@@ -83,6 +83,20 @@ SETTINGS: dict[str, tuple[dict[str, Any], Any, Any]] = {
         cross_entropy,
         adam,
     ),
+    "weight decay": (
+        {"data": CANCER, "training": {**ADAM, "weight_decay": 0.1}},
+        cross_entropy,
+        lambda parameters: torch.optim.Adam(parameters, lr=1e-3, weight_decay=0.1),
+    ),
+    "images, flipped and shifted, before batch norm in training mode": (
+        {
+            "data": {"name": "digits", "samples": 40},
+            "model": {"name": f"{__name__}:normed_cnn"},
+            "training": {**ADAM, "augment": {"flip": True, "shift": 1}},
+        },
+        cross_entropy,
+        adam,
+    ),
     "AdamW with warm-up": (
         {
             "data": CANCER,

@@ -37,6 +37,18 @@ def test_a_plugin_of_ones_own_is_named_by_its_module(tmp_path, monkeypatch):
         models.build(PluginSection(name="my_models:Missing"))
 
 
+def test_a_folder_called_as_a_package_of_anothers_is_searched_too(tmp_path, monkeypatch):
+    for place, file in (("installed", "theirs"), ("here", "ours")):
+        folder = tmp_path / place / "called_alike"
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").touch()
+        (folder / f"{file}.py").write_text("from vfl.models import SplitModel\nclass One(SplitModel):\n    pass\n")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "installed"), *sys.path])
+    for module in ("called_alike.ours", "called_alike.theirs"):
+        assert type(models.build(PluginSection(name=f"{module}:One"))).__module__ == module
+
+
 def test_a_plugin_of_another_package_is_found_by_entry_point(tmp_path, monkeypatch):
     (tmp_path / "other_attack.py").write_text(
         "from attacker.interface import AttackPlugin\nclass Other(AttackPlugin):\n    '''Another.'''\n"

@@ -19,6 +19,7 @@ def check(
     changes: Changes = None,
 ) -> None:
     """Read a whole transcript, ours or from elsewhere; say what it holds, and which attacks can run on it."""
+    from attacker.driver.offline import check_size, memory_errors_explained
     from attacker.start import refusals
     from vfl.errors import UserError
     from vfl.folder.recorded_config import refuse_imports
@@ -34,9 +35,12 @@ def check(
     versions = _read(transcript)
     if not transcript.rounds:
         raise UserError(f"{folder} holds no round: was the recorder's round() called?")
+    check_size(transcript.setting)
+    with memory_errors_explained(transcript.setting):
+        able = refusals(transcript.setting)
     for line in _lines(transcript, versions):
         print(line)
-    for name, refusal in refusals(transcript.setting).items():
+    for name, refusal in able.items():
         print(f"  {name}: {'can run' if refusal is None else getattr(refusal, 'reason', refusal)}")
 
 
@@ -58,12 +62,14 @@ def _lines(transcript: "Transcript", versions: int) -> list[str]:
     hidden = sorted(setting.unknown)
     size = f"of at most {setting.batch_size}" if "batch_size" in hidden else f"of {setting.batch_size}"
     known = "not known" if "parameters" in hidden else f"{versions} versions" if versions > 1 else "the same in all"
+    planned = transcript.config.federation.planned_rounds(setting.most_samples)
+    rounds = f"{transcript.rounds} of {planned} planned" if transcript.rounds < planned else f"{transcript.rounds}"
     return [
         "whole: every file has its checksum, and fits the model and the setting",
         f"seen by: {names_of_seats(setting.seats)}",
         f"parties: {setting.workers} with features",
         f"samples: {setting.samples} of shape {shape}, {setting.classes} classes",
-        f"rounds: {transcript.rounds}, batches {size}; parameters: {known}; model: {setting.model.name}",
+        f"rounds: {rounds}, batches {size}; parameters: {known}; model: {setting.model.name}",
         f"not known to the server: {', '.join(hidden).replace('_', ' ') or 'nothing of these'}",
         "attacks, with their default options:",
     ]

@@ -1,5 +1,6 @@
 """The truth behind gradients that another system computed, where whoever recorded them gave it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ class Elsewhere(DataSet):
     """What `vfl.record` was given as the truth; without it a recorded transcript is attacked, and not scored."""
 
     path: Path | None = Field(None, description="the truth.npz that vfl.record wrote")
-    classes: int | None = Field(None, ge=2)
+    classes: int | None = Field(None, ge=1)
 
     def load(self) -> Data:
         """Read the samples as the network saw them: nothing is scaled."""
@@ -34,11 +35,14 @@ class Elsewhere(DataSet):
         except (OSError, ArchiveError) as error:
             raise UserError(f"{self.path} cannot be read: {plain(str(error))}") from None
         x, y = (arrays.get(name, np.zeros(0)) for name in ("x", "y"))
-        if x.ndim not in (2, 4) or x.dtype.kind != "f" or y.dtype.kind not in "iu" or y.shape != (len(x),):
+        if x.ndim not in (2, 4) or x.dtype.kind != "f" or y.dtype.kind not in "iuf" or y.shape != (len(x),):
             raise UserError(f"{self.path} holds no samples x, rows or images in float32, with as many labels y")
-        samples = torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.int64))
-        data = self._data("table" if x.ndim == 2 else "image", samples, classes=self.classes)
-        return Data(**{**data.__dict__, "columns": _columns(arrays, x, self.path)}) if x.ndim == 2 else data
+        is_number = y.dtype.kind == "f"
+        samples = torch.tensor(x, dtype=torch.float32), torch.tensor(y.astype(np.float32 if is_number else np.int64))
+        data = self._data("table" if x.ndim == 2 else "image", samples, classes=1 if is_number else self.classes)
+        if is_number:
+            data = replace(data, target=Column("label"), label="label")
+        return replace(data, columns=_columns(arrays, x, self.path)) if x.ndim == 2 else data
 
 
 def _columns(arrays: dict[str, np.ndarray], x: np.ndarray, path: Path) -> tuple[Column, ...]:

@@ -31,6 +31,7 @@ class Recorded:
     sample_shape: tuple[int, ...]
     """Of a whole sample: (columns,) of a table, (channels, height, width) of an image."""
     classes: int
+    """How many there are; 1 where a number is predicted."""
     samples: int
     """How many different samples there are."""
     slices: Sequence[str] | None = None
@@ -68,7 +69,7 @@ class Recorder:
             raise UserError(f"vfl.record: unknown can name {', '.join(UNKNOWN)}, and names {said}")
         self._boxes = partition(tuple(recorded.sample_shape), len(bottoms), recorded.slices)
         self._model = dict(recorded.model) if recorded.model is not None else self._described()
-        self._size = recorded.batch_size
+        self._size = recorded.batch_size and min(recorded.batch_size, recorded.samples)
         self._batches: list[Tensor] = []
         self._versions = self._written = 0
         self._last: list[Tensors] = []
@@ -192,6 +193,8 @@ class Recorder:
     def _setting(self) -> Setting:
         known, config = self._known, self._config()
         setting = Setting.of(config, self._boxes, known.classes, known.samples)
+        if problem := setting.loss.problem(known.classes):
+            raise UserError(f"vfl.record: {problem}")
         return replace(setting, unknown=frozenset(known.unknown))
 
     def _begin(self) -> None:
@@ -234,7 +237,8 @@ class Recorder:
         if len(x) != known.samples or tuple(x.shape[1:]) != tuple(known.sample_shape) or y.shape != (len(x),):
             shape = (known.samples, *known.sample_shape)
             raise UserError(f"vfl.record: truth has samples of shape {x.shape} and labels {y.shape}, expected {shape}")
-        arrays: dict[str, np.ndarray] = {"x": x.astype(np.float32), "y": y.astype(np.int64)}
+        labels = np.float32 if known.training.get("loss") == "squared" else np.int64
+        arrays: dict[str, np.ndarray] = {"x": x.astype(np.float32), "y": y.astype(labels)}
         if known.columns is not None:
             arrays["columns"] = np.asarray(known.columns, dtype=str)
         if known.units is not None:

@@ -82,9 +82,14 @@ def write_tensors(
         file.truncate()
 
 
-def read_tensors(path: Path, checked: bool) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return a file's tensors and its notes about them, as copies: the file may change or go afterwards."""
+def read_tensors(path: Path, checked: bool, most: int | None = None) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return a file's tensors and its notes about them, as copies: the file may change or go afterwards.
+
+    A file of more than `most` bytes is refused unread.
+    """
     try:
+        if most is not None and (size := path.stat(follow_symlinks=False).st_size) > most:
+            raise DamagedError(f"{path} has {size} bytes, and a file of this run has {most} at the most")
         if checked:
             _check(path)
         with safe_open(path, framework="pt") as file:

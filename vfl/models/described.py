@@ -1,5 +1,6 @@
 """Networks by description: a chain of known layers, so that a network from elsewhere is rebuilt without its code."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from vfl.errors import UserError
-from vfl.limits import NAME_CHARACTERS, PARAMETER_BYTES, plain
+from vfl.limits import NAME_CHARACTERS, OUTPUT_BYTES, PARAMETER_BYTES, plain
 from vfl.models import SplitModel, models
 from vfl.partition import Shape
 from vfl.registry import Section
@@ -67,25 +68,41 @@ class Layer(Section):
 class Layers(SplitModel):
     """A chain of layers from a description (`vfl.record` writes it): no code of the network's own is imported."""
 
-    layers: tuple[Layer, ...] = Field(description="kind, name and options of each, in their order")
+    layers: tuple[Layer, ...] = Field(max_length=1_000, description="kind, name and options of each, in their order")
 
-    def bottom(self, shape: Shape) -> nn.Module:  # noqa: ARG002 - that it fits is seen when it is run
+    def bottom(self, shape: Shape) -> nn.Module:
         """Build the chain."""
-        return self._build()
+        return self._build(shape)
 
-    def top(self, widths: Sequence[int], classes: int) -> nn.Module:  # noqa: ARG002
+    def top(self, widths: Sequence[int], classes: int) -> nn.Module:  # noqa: ARG002 - that they fit is seen when it runs
         """Build the chain."""
-        return self._build()
+        return self._build((sum(widths),))
 
-    def _build(self) -> nn.Module:
+    def _build(self, shape: Shape) -> nn.Module:
         try:
             with torch.device("meta"):
-                size = sum(one.nbytes for one in _made(self.layers).parameters())
-            if size > PARAMETER_BYTES:
-                raise UserError(f"model layers: it takes {size} bytes, and {PARAMETER_BYTES} are the limit")
+                tried = _made(self.layers)
+                size = sum(one.nbytes for one in tried.parameters())
+                if size > PARAMETER_BYTES:
+                    raise UserError(f"model layers: it takes {size} bytes, and {PARAMETER_BYTES} are the limit")
+                _check_outputs(tried, torch.zeros(2, *shape))
             return _made(self.layers)
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise UserError(f"model layers: a layer cannot be made: {plain(str(error))}") from None
+
+
+def _check_outputs(network: nn.Module, x: Tensor) -> None:
+    """Refuse layers that make much of little: their outputs have no memory here. That they fit is seen later."""
+
+    def small(layer: nn.Module, _given: object, output: Tensor) -> None:
+        if output.nbytes > OUTPUT_BYTES:
+            kind = type(layer).__name__
+            raise UserError(f"model layers: {kind} makes {output.nbytes} bytes of two samples, {OUTPUT_BYTES} at most")
+
+    for layer in network.modules():
+        layer.register_forward_hook(small)
+    with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError), torch.no_grad():
+        network(x)
 
 
 def _made(layers: Sequence[Layer]) -> nn.Module:

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import jsonschema
 import numpy as np
+import psutil
 import pytest
 import torch
 
 import vfl
+from tests.fuzz.support import little_memory
 from tests.support import small_config
 from tests.vfl.elsewhere.loop_support import data, networks, recorded
 from vfl.cli.check import check
 from vfl.errors import UserError
+from vfl.files.tensor_file import read_tensors, write_tensors
 from vfl.folder.transcript import Transcript, _checksum
 from vfl.models.whole import known_model
 
@@ -91,6 +94,36 @@ def text(content):
     return lambda folder: (folder / "meta.json").write_text(content)
 
 
+def told(change, about=None, file="round-0000003.safetensors"):
+    """Change a file's tensors, with a checksum that fits."""
+
+    def damage(folder):
+        tensors, said = read_tensors(folder / file, checked=True)
+        said.pop("sha256")
+        tensors = {name: one for name, one in {**tensors, **change}.items() if one is not None}
+        write_tensors(folder / file, tensors, {**said, **(about or {})}, checked=True)
+
+    return damage
+
+
+def twice(folder):
+    text = (folder / "meta.json").read_text()
+    (folder / "meta.json").write_text(text.replace('"samples":', '"samples": 7, "samples":', 1))
+
+
+def large(folder):
+    with (folder / "round-0000003.safetensors").open("r+b") as file:
+        file.truncate(8 << 30)
+
+
+def pooled(size):
+    """A network of no parameters that would make very much of four numbers."""
+    halves = [{"sample_shape": [1, 2, 2], "start": [0, row, 0], "stop": [1, row + 1, 2]} for row in (0, 1)]
+    layers = [{"kind": "AdaptiveAvgPool2d", "options": {"output_size": size}}, {"kind": "Flatten"}]
+    return meta_with(setting__boxes=halves, config__model__layers=layers, config__model__bottoms={})
+
+
+SLICE = {"sample_shape": [20], "start": [0], "stop": [12.0]}
 LAYER = {"kind": "Linear", "options": {"in_features": 12, "out_features": 10**9, "bias": True}}
 
 
@@ -109,7 +142,7 @@ LAYER = {"kind": "Linear", "options": {"in_features": 12, "out_features": 10**9,
         (text('{"format": 9}'), "not a transcript of format 2"),
         (meta_with(setting__samples=10**12), "whole numbers from 1 on that fit"),
         (meta_with(setting="x"), "does not describe a run's setting: setting is 'x', expected keys and values"),
-        (meta_with(setting__samples=2), "as the round's samples, expected numbers"),
+        (meta_with(setting__samples=5), "as the round's samples, expected numbers"),
         (meta_with(setting__unknown=["labels"]), "unknown is .*, expected some of"),
         (meta_with(setting__unknown=["batch_size"]), "indices tell the batch's size"),
         (meta_with(setting__unknown=["indices"]), "gradients of this run's model"),
@@ -119,11 +152,31 @@ LAYER = {"kind": "Linear", "options": {"in_features": 12, "out_features": 10**9,
         (meta_with(config__model__layers=[]), "for fc1.weight|cannot|must map"),
         (meta_with(config__model__layers=[{"kind": "ReLU", "name": "../../x"}]), "is not the name of a layer"),
         (meta_with(config__model__layers=[{"kind": "Linear", "options": {"device": "cuda"}}]), "has no option device"),
+        (meta_with(config__model__layers=[{"kind": "ReLU", "name": "forward"}]), "attribute 'forward' already exists"),
+        (meta_with(config__model__layers=[{"kind": "ReLU"}] * 9_999), "should have at most 1000 items"),
+        (pooled(20_000), "AdaptiveAvgPool2d makes 3200000000 bytes of two samples, .* at most"),
+        (meta_with(setting__boxes=[SLICE, SLICE]), "its slices have bounds that are no whole numbers"),
+        (meta_with(setting__schedule="often"), "schedule is 'often', expected one of epochs"),
+        (meta_with(setting__seat="nobody"), "seat is 'nobody', expected coordinator"),
+        (meta_with(setting__batch_size=25), "batches of 25 of 24 samples"),
+        (meta_with(setting__batch_size=3), "names 4 samples, and a round of this run has 3 at the most"),
+        (meta_with(setting__samples=10**8), "10+ samples of shape 20: to recover them takes .* GB"),
+        (meta_with(more=1), "has a key that no transcript has: more"),
+        (twice, "the key 'samples' stands there twice"),
+        (large, "has 8589934592 bytes, and a file of this run has .* at the most"),
+        (told({"indices": torch.tensor([0, -1, 2, 3])}), r"expected numbers \(int64\) from 0 on, below 24"),
+        (told({"indices": None}), "does not hold a round: it has no indices"),
+        (told({"../../x": torch.ones(2)}), r"holds \d+ tensors, of which \d+ are gradients"),
+        (told({}, {"round": "-3"}), "does not hold a round$"),
+        (told({}, {"version": "../../x"}), "does not hold a round$"),
+        (told({"top.bias": torch.full((4,), torch.inf)}), "values of bias that are not finite"),
+        (told({"top.bias": None}, file="parameters-0000003.safetensors"), "has for bias nothing"),
     ],
 )
-def test_a_broken_or_hostile_transcript_is_one_sentence(damage, sentence, copy):
+def test_a_broken_or_hostile_transcript_is_one_sentence_and_takes_little_memory(damage, sentence, copy, monkeypatch):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: types.SimpleNamespace(available=8 << 30))
     damage(copy)
-    with pytest.raises(UserError, match=sentence) as raised:
+    with little_memory(), pytest.raises(UserError, match=sentence) as raised:
         check(copy)
     assert "\n" not in str(raised.value)
 

@@ -14,7 +14,7 @@ from vfl.files import PRIVATE, PRIVATE_FOLDER, read_plain, sync, write_atomicall
 from vfl.files.tensor_file import DamagedError, write_tensors
 from vfl.folder.transcript.files import RoundReader, files_of, number_of, round_name
 from vfl.folder.transcript.meta import read_held, setting_from, setting_tree, write_held
-from vfl.limits import JSON_BYTES
+from vfl.limits import JSON_BYTES, plain
 from vfl.observation import PartyObservation, Setting
 from vfl.seats import COORDINATOR
 
@@ -58,18 +58,7 @@ class Transcript:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        try:
-            meta: dict[str, Any] = json.loads(read_plain(folder / "meta.json", JSON_BYTES))
-        except FileNotFoundError:
-            inside = folder / "transcript"
-            hint = f": is it {inside}?" if os.path.lexists(inside / "meta.json") else ""
-            raise UserError(f"{folder} is not a transcript: there is no meta.json{hint}") from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{folder} is not a transcript: meta.json cannot be read ({error})") from None
-        if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-            raise UserError(f"{folder} is not a transcript of format {FORMAT}, which this release reads")
-        if meta.pop("sha256", None) != _checksum(meta):
-            raise DamagedError(f"{folder}/meta.json is damaged: its checksum does not fit")
+        meta = _read_meta(folder)
         self.config = parse_config(meta.get("config", {}), f"{folder}/meta.json")
         self._names = sorted(path.name for path in folder.glob("round-*.safetensors"))
         self.first = next((number_of(name) for name in self._names), 1)
@@ -111,6 +100,36 @@ def forget_after(folder: Path, number: int) -> None:
     later = (path for path in folder.glob("round-*.safetensors") if path.name > round_name(number))
     for path in (*later, *folder.glob("*.partial")):
         path.unlink()
+
+
+def _read_meta(folder: Path) -> dict[str, Any]:
+    """Return what a transcript says of its run, as whole as it was written."""
+    try:
+        text = read_plain(folder / "meta.json", JSON_BYTES)
+        meta: dict[str, Any] = json.loads(text, object_pairs_hook=_each_once)
+    except FileNotFoundError:
+        inside = folder / "transcript"
+        hint = f": is it {inside}?" if os.path.lexists(inside / "meta.json") else ""
+        raise UserError(f"{folder} is not a transcript: there is no meta.json{hint}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{folder} is not a transcript: meta.json cannot be read ({error})") from None
+    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
+        raise UserError(f"{folder} is not a transcript of format {FORMAT}, which this release reads")
+    if meta.pop("sha256", None) != _checksum(meta):
+        raise DamagedError(f"{folder}/meta.json is damaged: its checksum does not fit")
+    if odd := sorted(meta.keys() - {"format", "config", "setting"}):
+        raise UserError(f"{folder}/meta.json has a key that no transcript has: {plain(odd[0])}")
+    return meta
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; one that has a key twice means two things."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the key {plain(repr(twice))} stands there twice")
+    return found
 
 
 def _checksum(meta: dict[str, Any]) -> str:

@@ -12,7 +12,14 @@ import torch
 from torch import Tensor
 
 from vfl.files.tensor_file import DamagedError, read_tensors
-from vfl.folder.transcript.parties import PartyFiles, check_tensors, described, party_parameters, party_round
+from vfl.folder.transcript.parties import (
+    PartyFiles,
+    check_tensors,
+    described,
+    party_parameters,
+    party_round,
+    without_memory,
+)
 from vfl.models.whole import first_model
 from vfl.observation import (
     BOTTOM,
@@ -27,6 +34,10 @@ from vfl.observation import (
 )
 from vfl.seats import COORDINATOR
 
+_HEADER = 1 << 12
+"""Bytes of a file's header for a tensor, at the most, and for what else it says."""
+_ROOM = 4
+"""How many times what a file of the run holds another may have: it is then told what is wrong with it."""
 _MANY = 1 << 53
 """More rounds, or versions of the parameters, than any run has."""
 
@@ -66,6 +77,8 @@ class RoundReader:
         self._party = None if setting.seats == (COORDINATOR,) else PartyFiles(setting, checked)
         """Of the rounds that another party than the coordinator wrote."""
         self._expected = _model_shapes(setting) if checked and self._party is None else None
+        self._most = self._room() if checked else None
+        """The most bytes that a file may have."""
         self._hidden, self._blind = "indices" in setting.unknown, "parameters" in setting.unknown
         self._version = 0
         self._flat: Tensors = {}
@@ -74,15 +87,16 @@ class RoundReader:
     def read(self, number: int) -> PartyObservation:
         """Return a round, with the parameters that were in force."""
         path = self._find(round_name(number))
-        tensors, about = read_tensors(path, self._checked)
+        tensors, about = read_tensors(path, self._checked, self._most)
         try:
             found, version = int(about["round"]), int(about["version"])
-            indices = self._made_up(about) if self._hidden else tensors.pop("indices")
             if not (0 < found < _MANY and 0 < version < _MANY):
                 raise ValueError
+            if not self._hidden and "indices" not in tensors:
+                raise DamagedError(f"{path} does not hold a round: it has no indices, and the run knows them")
+            indices = self._made_up(about) if self._hidden else tensors.pop("indices")
         except (KeyError, ValueError):
-            lacks = "" if self._hidden or "indices" in tensors else ": it has no indices, and the run knows them"
-            raise DamagedError(f"{path} does not hold a round{lacks}") from None
+            raise DamagedError(f"{path} does not hold a round") from None
         parameters = self._parameters_of(version)
         if self._checked:
             _check_indices(path, indices, self._setting)
@@ -110,6 +124,17 @@ class RoundReader:
             raise DamagedError(f"{path} holds uploads that do not fit each other") from None
         return Observation(number, indices, version, parameters, gradients, uploads)
 
+    def _room(self) -> int:
+        """Return how many bytes a file may have."""
+        setting, workers = self._setting, _workers(self._setting)
+        if self._party is not None:
+            parts = [self._party.expected()]
+        else:
+            model = self._expected or ModelTensors((), {})
+            parts = [*model.bottoms, model.top] * workers
+        held = sum(_HEADER + one.nbytes for part in parts for one in part.values())
+        return _ROOM * (held + workers * setting.batch_size * torch.int64.itemsize + _HEADER)
+
     def _made_up(self, about: Mapping[str, str]) -> Tensor:
         """Return indices for a round that came without any: as many as its batch has, or may have."""
         size = int(about.get("samples", self._setting.batch_size))
@@ -123,7 +148,7 @@ class RoundReader:
             return ModelTensors(({},) * len(self._setting.boxes), {})
         if version != self._version:
             path = self._find(parameters_name(version))
-            flat = read_tensors(path, self._checked)[0]
+            flat = read_tensors(path, self._checked, self._most)[0]
             found = _nested(flat, len(self._setting.boxes))
             if self._party is not None:
                 self._party.check_parameters(path, flat)
@@ -164,6 +189,11 @@ def files_of(
     yield RoundFile(round_name(observation.round), {**flat, **named}, about)
 
 
+def _workers(setting: Setting) -> int:
+    """Return how many workers have a batch of their own in a round."""
+    return setting.workers if setting.topology.is_horizontal else 1
+
+
 def _uploads(tensors: Tensors, setting: Setting) -> tuple[ModelTensors, ...]:
     """Return what each worker of a horizontal federation uploaded; what all uploaded together in a vertical one."""
     if not setting.topology.is_horizontal:
@@ -173,11 +203,7 @@ def _uploads(tensors: Tensors, setting: Setting) -> tuple[ModelTensors, ...]:
 
 def _model_shapes(setting: Setting) -> ModelTensors:
     """Return tensors with the names, shapes and types of the run's parameters; they need no memory of their own."""
-    try:
-        with torch.device("meta"):
-            model = first_model(setting)
-    except Exception:  # a user's own model may compute with its first values, which need memory
-        model = first_model(setting)
+    model = without_memory(setting, lambda: first_model(setting))
     bottoms = tuple(dict(bottom.named_parameters()) for bottom in model.bottoms)
     return ModelTensors(bottoms, dict(model.top.named_parameters()))
 
@@ -206,8 +232,10 @@ def _check_indices(path: Path, indices: Tensor, setting: Setting) -> None:
     if not whole or not 0 <= int(indices.min()) <= int(indices.max()) < setting.samples:
         raise DamagedError(
             f"{path} holds {described(indices)} as the round's samples, expected numbers "
-            f"(int64) below {setting.samples}"
+            f"(int64) from 0 on, below {setting.samples}"
         )
+    if len(indices) > (most := setting.batch_size * _workers(setting)):
+        raise DamagedError(f"{path} names {len(indices)} samples, and a round of this run has {most} at the most")
     if len(indices.unique()) != len(indices):
         raise DamagedError(f"{path} names a sample twice in one round")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from vfl.config import RunConfig
 from vfl.files import PRIVATE, write_atomically
 from vfl.files.tensor_file import DamagedError, read_tensors, write_tensors
 from vfl.folder.transcript.parties import check_tensors
-from vfl.limits import CLASSES, FEATURES, SAMPLES
+from vfl.limits import CLASSES, FEATURES, SAMPLES, plain
 from vfl.observation import Held, Setting
 from vfl.observation.setting import UNKNOWN
 from vfl.partition import Box, tiling_problem
@@ -21,6 +21,7 @@ from vfl.seats import COORDINATOR, OneSeat, Seat, adversary_of, seats_of
 
 _HELD = "held.safetensors"
 _AUXILIARY = "auxiliary"
+_SCHEDULES = ("epochs", "uniform", "orthogonal")
 _SEAT: TypeAdapter[Any] = TypeAdapter(OneSeat)
 
 
@@ -44,12 +45,16 @@ def setting_from(tree: Any, config: RunConfig, rounds: int) -> Setting:
     """Return the setting of a transcript, or raise an error of what is wrong with it."""
     if not isinstance(tree, dict):
         raise TypeError(f"setting is {str(tree)[:40]!r}, expected keys and values")
-    (seat,) = seats_of(_SEAT.validate_python(tree.get("seat", "coordinator")), config.topology)
+    seat = _seat(tree.get("seat", "coordinator"), config)
     sizes = {name: tree[name] for name in ("classes", "samples", "batch_size")}
     most = {"classes": CLASSES, "samples": SAMPLES, "batch_size": SAMPLES}
     if not all(type(size) is int and 0 < size <= most[name] for name, size in sizes.items()):
         named = ", ".join(f"{name} {sizes[name]}, at most {most[name]}" for name in sizes)
         raise ValueError(f"these are not whole numbers from 1 on that fit: {named}")
+    if tree["batch_size"] > tree["samples"]:
+        raise ValueError(f"batches of {tree['batch_size']} of {tree['samples']} samples")
+    if tree["schedule"] not in _SCHEDULES:
+        raise ValueError(f"schedule is {plain(str(tree['schedule']))!r}, expected one of {', '.join(_SCHEDULES)}")
     boxes = _boxes(tree["boxes"], config, whole=seat == COORDINATOR)
     shares = tuple(tree.get("shares", ()))
     wanted = (config.federation.workers, tree["samples"]) if config.topology.is_horizontal else (0, 0)
@@ -66,6 +71,14 @@ def setting_from(tree: Any, config: RunConfig, rounds: int) -> Setting:
         known = replace(_at(config, seat, boxes, sizes), labels=labels, widths=widths)
     unknown = _unknown(tree.get("unknown", []), seat, config)
     return replace(known, batch_size=tree["batch_size"], schedule=tree["schedule"], rounds=rounds, unknown=unknown)
+
+
+def _seat(found: Any, config: RunConfig) -> Seat:
+    try:
+        seat: Any = _SEAT.validate_python(found)
+    except ValidationError:
+        raise ValueError(f"seat is {plain(repr(found))}, expected coordinator, label_holder or a worker's") from None
+    return seats_of(seat, config.topology)[0]
 
 
 def _unknown(found: Any, seat: Seat, config: RunConfig) -> frozenset[str]:
@@ -87,6 +100,8 @@ def _at(config: RunConfig, seat: Seat, boxes: tuple[Box, ...], sizes: dict[str, 
 def _boxes(trees: Any, config: RunConfig, *, whole: bool) -> tuple[Box, ...]:
     """Return the slices' places; only the coordinator is sure to know all of them."""
     boxes = tuple(Box(tuple(b["sample_shape"]), tuple(b["start"]), tuple(b["stop"])) for b in trees)
+    if not all(type(edge) is int for box in boxes for edge in (*box.sample_shape, *box.start, *box.stop)):
+        raise ValueError("its slices have bounds that are no whole numbers")
     if len(boxes) != config.topology.bottoms or not 0 < math.prod(boxes[0].sample_shape) <= FEATURES:
         raise ValueError(f"{len(boxes)} slices for {config.topology.bottoms} bottom models")
     problem = tiling_problem(boxes) if whole or not any(box.empty for box in boxes) else _misfit(boxes)
@@ -148,7 +163,8 @@ def read_held(folder: Path, setting: Setting) -> Setting:
         return setting
     if not (folder / _HELD).exists():
         raise DamagedError(f"{folder} lacks {_HELD}, what the party that wrote it holds itself")
-    found = read_tensors(folder / _HELD, checked=True)[0]
+    most = 4 * sum(one.nbytes for one in expected.values()) + (1 << 16)
+    found = read_tensors(folder / _HELD, checked=True, most=most)[0]
     check_tensors(folder / _HELD, found, expected)
     own = {worker: found[f"x.{worker}"]} if f"x.{worker}" in found else {}
     return replace(setting, held=Held(own, found.get(_AUXILIARY)))

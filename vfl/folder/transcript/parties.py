@@ -1,13 +1,15 @@
 """The rounds of a transcript that a worker or the label holder wrote: what is in their files, and what must be."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from vfl.config import ModelSection
 from vfl.files.tensor_file import DamagedError
 from vfl.limits import plain
 from vfl.maths.tensors import all_finite
@@ -23,6 +25,7 @@ from vfl.observation import (
     without_prefix,
 )
 
+Made = TypeVar("Made", bound=torch.nn.Module)
 Parties = WorkerObservation | LabelHolderObservation
 
 
@@ -47,6 +50,15 @@ class PartyFiles:
 
     setting: Setting
     checked: bool
+
+    def expected(self) -> Tensors:
+        """Return tensors like all that its files may hold, in one round or as parameters."""
+        setting = self.setting
+        each = {
+            str(worker): torch.empty(setting.batch_size, width, device="meta")
+            for worker, width in enumerate(setting.widths)
+        }
+        return {**self._models(), **with_prefix("output.", each), **with_prefix("answer.", each)}
 
     def check_parameters(self, path: Path, found: Tensors) -> None:
         """Make sure that parameters are those of the party's own models."""
@@ -87,7 +99,8 @@ class PartyFiles:
             build.append((BOTTOM, lambda: build_bottom(setting.model, shape, setting.seed, worker)))
         if seat.kind == "label_holder":
             build.append((TOP, lambda: build_top(setting.model, setting.widths, setting.outputs, setting.seed)))
-        return {name: one for prefix, make in build for name, one in _parameters(prefix, make).items()}
+        made = ((prefix, without_memory(setting, make).named_parameters()) for prefix, make in build)
+        return {name: one for prefix, named in made for name, one in with_prefix(prefix, dict(named)).items()}
 
     def _round(self, indices: Tensor, parameters: Tensors) -> Tensors:
         """Return tensors as they must be in a round's file."""
@@ -117,10 +130,14 @@ def described(tensor: Tensor | None) -> str:
     return "nothing" if tensor is None else plain(f"{tensor.dtype} of shape {tuple(tensor.shape)}")
 
 
-def _parameters(prefix: str, make: Callable[[], torch.nn.Module]) -> Mapping[str, Tensor]:
+def without_memory(setting: Setting, make: Callable[[], Made]) -> Made:
+    """Build a model that takes no memory of its own, whatever a transcript says of its size."""
     try:
         with torch.device("meta"):
-            model = make()
-    except Exception:  # a user's own model may compute with its first values, which need memory
-        model = make()
-    return with_prefix(prefix, dict(model.named_parameters()))
+            return make()
+    except Exception:
+        section = setting.model
+        parts = [section, *section.bottoms.values(), section.top] if isinstance(section, ModelSection) else [section]
+        if all(part is None or part.name == "layers" for part in parts):
+            raise
+        return make()  # a user's own model may compute with its first values, which need memory
