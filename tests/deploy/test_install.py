@@ -92,7 +92,7 @@ for top in ("attacker", "protos", "server", "vfl", "worker"):
 """
 
 
-def test_from_the_wheel_to_a_report_on_a_table_of_ones_own(base, demo, tmp_path, took, record_property):
+def test_from_the_wheel_to_a_report_on_a_table_of_ones_own(wheel, base, demo, tmp_path, took, record_property):
     whence = base.python(WHENCE, cwd=tmp_path)
     assert whence.returncode == 0, whence.stderr
     path, *files = whence.stdout.splitlines()
@@ -100,7 +100,8 @@ def test_from_the_wheel_to_a_report_on_a_table_of_ones_own(base, demo, tmp_path,
     assert {Path(file).is_relative_to(base.packages) and not Path(file).is_symlink() for file in files} == {True}
     assert {str(Path(file).relative_to(base.packages)) for file in files} <= base.installed
 
-    base.add_extra("tables")
+    own = Installed(tmp_path / "venv", wheel)  # the other tests' has no extra
+    own.add_extra("tables")
     write_table(tmp_path / "loans.csv")
     for line in (
         ("init", "loans.csv", "--label", "pays_back", "--workers", 2, "--out", "loans.yaml"),
@@ -108,7 +109,7 @@ def test_from_the_wheel_to_a_report_on_a_table_of_ones_own(base, demo, tmp_path,
         ("report", "runs/loans"),
     ):
         with timed(took, f"cafe {line[0]}"):
-            ended = base.cafe(*line, cwd=tmp_path)
+            ended = own.cafe(*line, cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
     summary = json.loads((tmp_path / "runs" / "loans" / "summary.json").read_text())
     assert summary["attack"]["share_exact"] > 0.9
