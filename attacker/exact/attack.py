@@ -154,7 +154,7 @@ class ExactAttack:
                 *prior(self._setting, self._choice.layers, self._inversion),
             ),
             notes=(
-                f"The attack parted the gradients by sample (steps I and II): {self._choice.method.replace('_', ' ')}.",
+                f"The attack took the gradients of batches apart, by sample: {self._choice.method.replace('_', ' ')}.",
                 *((f"{self._choice.remark}.",) if self._choice.remark else ()),
                 *notes_on_gradients(cells, residual, self._rounds, solved),
                 *notes_on_models(self._setting, self._choice, bottoms, residuals=residual, inverted=inverted),

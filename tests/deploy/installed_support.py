@@ -3,6 +3,7 @@
 What it needs is linked from where these tests run, found by the wheel's own list: what the list lacks is not there.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ import venv
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
 from tests.integration.command_support import ENVIRONMENT
@@ -18,6 +20,18 @@ from tests.integration.command_support import ENVIRONMENT
 ROOT = Path(__file__).parents[2]
 SOURCES = ("attacker", "configs", "examples", "experiments", "protos", "server", "vfl", "worker")
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
+LATER = ("3.12", "3.13")
+"""Pythons after the one that the tests run on."""
+
+
+def later_python(version: str) -> str:
+    """Return the path of such a Python; where there is none, skip the test."""
+    environment = os.environ | {"PYENV_VERSION": version}
+    try:
+        line = [f"python{version}", "-c", "import sys; print(sys.executable)"]
+        return subprocess.run(line, check=True, capture_output=True, text=True, env=environment).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"there is no Python {version} here")
 
 
 def build_wheel(folder: Path) -> Path:

@@ -1,6 +1,5 @@
 """What a project needs to be joined: files that other programs read are as those programs want them."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ import pytest
 import yaml
 
 from deploy.links import repository, write_links
+from tests.deploy.installed_support import LATER, later_python
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -64,20 +64,27 @@ def test_without_an_address_no_badge_leads_nowhere_and_with_one_each_leads_to_it
     assert read() == without
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda one: one.stem)
-def test_an_issue_template_is_a_form(path):
-    form = yaml.safe_load(path.read_text())
-    if path.stem == "config":
-        return
-    assert {"name", "description", "body"} <= form.keys()
-    kinds = {"input", "textarea", "dropdown", "checkboxes", "markdown"}
-    assert all(part["type"] in kinds and part["attributes"]["label"] for part in form["body"])
+@pytest.mark.parametrize(
+    ("kind", "files"),
+    [
+        ("github-workflows", ".github/workflows/*.yml"),
+        ("github-issue-forms", ".github/ISSUE_TEMPLATE/[!c]*.yml"),
+        ("github-issue-config", ".github/ISSUE_TEMPLATE/config.yml"),
+        ("citation-file-format", "CITATION.cff"),
+    ],
+)
+def test_a_file_is_as_the_program_wants_it_that_reads_it(kind, files):
+    line = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{kind}"]
+    paths = sorted(map(str, ROOT.glob(files)))
+    assert paths
+    done = subprocess.run([*line, *paths], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github" / "workflows").glob("*.yml")), ids=lambda one: one.stem)
 def test_a_workflow_is_one_that_can_be_read(path):
     tree = yaml.safe_load(path.read_text())
-    assert tree[True]["push"]["tags"]  # YAML 1.1 reads the key `on` as true; GitHub does not mind
+    assert tree[True]["push"]  # YAML 1.1 reads the key `on` as true; GitHub does not mind
     for job in tree["jobs"].values():
         assert job["runs-on"]
         for step in job["steps"]:
@@ -97,14 +104,18 @@ def test_a_new_version_is_written_wherever_it_stands():
         assert f"Would change file {file}" in " ".join((told.stdout + told.stderr).split())
 
 
-@pytest.mark.parametrize("version", ["3.12", "3.13"])
+def test_the_tests_workflow_has_every_python_that_docs_install_names():
+    tree = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    versions = tree["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    assert versions == [PROJECT["requires-python"].removeprefix(">="), *LATER]
+    page = (ROOT / "docs" / "install.md").read_text()
+    assert all(version in page for version in versions)
+
+
+@pytest.mark.parametrize("version", LATER)
 def test_the_code_compiles_with_later_pythons(version):
-    program, environment = f"python{version}", os.environ | {"PYENV_VERSION": version}
+    program = later_python(version)
     files = [str(ROOT / name) for name in ("attacker", "protos", "server", "vfl", "worker", "setup.py")]
-    try:
-        subprocess.run([program, "-c", "pass"], check=True, capture_output=True, env=environment)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip(f"there is no Python {version} here")
     code = (
         "import ast, pathlib, sys, warnings\n"
         "warnings.simplefilter('error')\n"
@@ -112,5 +123,5 @@ def test_the_code_compiles_with_later_pythons(version):
         "    for path in [top] if top.is_file() else top.rglob('*.py'):\n"
         "        compile(path.read_text(encoding='utf-8'), str(path), 'exec')\n"
     )
-    done = subprocess.run([program, "-c", code, *files], capture_output=True, text=True, env=environment)
+    done = subprocess.run([program, "-c", code, *files], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from attacker.interface import attacks
+from tests.browser_support import Watched, browsing, chromium
 from worker.defences import defences
 
 ROOT = Path(__file__).parents[2]
@@ -93,11 +94,36 @@ def test_the_page_of_seats_leads_to_the_limits_of_every_attack():
     assert all(re.search(r"\[(limits|what breaks it)\]\([\w.]*#", line) for line in lines)
 
 
-@pytest.mark.slow
-def test_the_site_is_built_without_a_warning(tmp_path):
-    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    line = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "reference" / "cli.html").exists()
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_asks_nothing_of_other_sites(site):
+    assert (site / "reference" / "cli.html").exists()
     outside = re.compile(r'<(?:script|img|iframe|link rel="(?:stylesheet|preconnect)")[^>]*(?:src|href)="https?:')
-    assert [path.name for path in tmp_path.rglob("*.html") if outside.search(path.read_text())] == []
+    assert [path.name for path in site.rglob("*.html") if outside.search(path.read_text())] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(chromium() is None, reason="there is no Chromium here")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_site_opened_from_its_folder_fits_a_phone_and_can_be_searched(site, scheme):
+    paths = sorted(path for path in site.rglob("*.html") if path.name != "404.html" and "source" not in path.parts)
+    assert len(paths) > len(PAGES)
+    beyond = "document.documentElement.scrollWidth - window.innerWidth"
+    with browsing() as browser, Watched(browser, viewport={"width": 375, "height": 800}, color_scheme=scheme) as seen:
+        for path in paths:
+            seen.page.goto(path.as_uri())
+            assert (path.name, seen.page.evaluate(beyond)) == (path.name, 0)
+        seen.page.goto((site / "index.html").as_uri())
+        seen.page.locator("label[for=__search].md-header__button").click()
+        seen.page.locator("input.md-search__input").press_sequentially("label holder")
+        seen.page.locator(".md-search-result__item").first.wait_for(timeout=60_000)
+    assert seen.errors == []
+    assert [address for address in seen.asked if not address.startswith(("file:", "data:"))] == []

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.installed_support import ROOT, Installed, build_wheel
+from tests.deploy.installed_support import LATER, ROOT, Installed, build_wheel, later_python
 
 SMALL = ["--set", "data.samples=16", "--set", "federation.batch_size=4"]
 
@@ -55,15 +55,17 @@ def base(wheel, tmp_path_factory, took):
 
 
 def write_table(path, rows=60):
-    """A made-up table: whoever earns more is older, and pays back."""
+    """A made-up table with a date, words in several alphabets and gaps: whoever is older pays back."""
     draw = random.Random(0)
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
-        table.writerow(["person", "age", "income", "city", "pays_back"])
+        table.writerow(["person", "age", "since", "income €", "Ort", "pays_back"])
         for number in range(rows):
             age = draw.randint(18, 80)
-            city = draw.choice(["Lyon", "Graz", "Bern"])
-            table.writerow([f"p{number}", age, 20000 + 400 * age + draw.randint(0, 9999), city, int(age > 45)])
+            since = f"20{draw.randint(10, 24)}-0{draw.randint(1, 9)}-15"
+            income = "" if draw.random() < 0.1 else 20000 + 400 * age + draw.randint(0, 9999)
+            city = draw.choice(["Köln", "Łódź", "東京", ""])
+            table.writerow([f"p{number}", age, since, income, city, int(age > 45)])
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ for top in ("attacker", "protos", "server", "vfl", "worker"):
 """
 
 
-def test_from_the_wheel_to_a_report_on_a_table_of_ones_own(base, demo, tmp_path, took, record_property):
+def test_from_the_wheel_to_a_report_on_a_table_of_ones_own(wheel, base, demo, tmp_path, took, record_property):
     whence = base.python(WHENCE, cwd=tmp_path)
     assert whence.returncode == 0, whence.stderr
     path, *files = whence.stdout.splitlines()
@@ -98,7 +100,8 @@ def test_from_the_wheel_to_a_report_on_a_table_of_ones_own(base, demo, tmp_path,
     assert {Path(file).is_relative_to(base.packages) and not Path(file).is_symlink() for file in files} == {True}
     assert {str(Path(file).relative_to(base.packages)) for file in files} <= base.installed
 
-    base.add_extra("tables")
+    own = Installed(tmp_path / "venv", wheel)  # the other tests' has no extra
+    own.add_extra("tables")
     write_table(tmp_path / "loans.csv")
     for line in (
         ("init", "loans.csv", "--label", "pays_back", "--workers", 2, "--out", "loans.yaml"),
@@ -106,7 +109,7 @@ def test_from_the_wheel_to_a_report_on_a_table_of_ones_own(base, demo, tmp_path,
         ("report", "runs/loans"),
     ):
         with timed(took, f"cafe {line[0]}"):
-            ended = base.cafe(*line, cwd=tmp_path)
+            ended = own.cafe(*line, cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
     summary = json.loads((tmp_path / "runs" / "loans" / "summary.json").read_text())
     assert summary["attack"]["share_exact"] > 0.9
@@ -182,3 +185,23 @@ def test_the_demo_from_a_real_installation(wheel, tmp_path, record_property, too
     assert summary["attack"]["share_30db"] > 0.9
     record_property(f"{tool} install", f"{installed - began:.0f} s")
     record_property("cafe demo", f"{time.monotonic() - installed:.0f} s")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("version", LATER)
+def test_a_later_python_runs_the_demo_and_the_tests_of_workers_and_protocol(wheel, tmp_path, version):
+    program = later_python(version)
+    uv = [sys.executable, "-m", "uv"]
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([*uv, "venv", "--quiet", "--python", program, str(tmp_path / "venv")], check=True)
+    install = [*uv, "pip", "install", "--quiet", "--python", str(python), "--constraint", str(ROOT / "constraints.txt")]
+    needs = [f"{wheel}[ui,tables,dp]", "grpcio-tools", "hypothesis", "pytest", "pytest-timeout"]
+    environment = os.environ | {"UV_FIND_LINKS": os.environ.get("PIP_FIND_LINKS", "")}
+    subprocess.run([*install, *needs], check=True, env=environment)
+    subprocess.run([str(python.with_name("cafe")), "demo", *SMALL], check=True, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    assert json.loads((tmp_path / "runs" / "demo" / "summary.json").read_text())["attack"]["share_30db"] == 1
+    tests = ["tests/worker", "tests/protos", "tests/vfl/test_config.py", "tests/vfl/test_cli_help.py"]
+    line = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]

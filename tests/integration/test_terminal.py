@@ -50,7 +50,7 @@ def test_a_terminal_shows_the_run_and_its_result(config, tmp_path, terminal):
     words = shown.text
     assert re.search(r"^ended  2 workers, 24 samples, batches of 6 +0:\d\d:\d\d$", words, re.M)
     assert re.search(rf"^rounds +━+ 16/16 0:00:00 left  loss {summary['train']['loss_last']:.4f}$", words, re.M)
-    assert re.search(r"^steps I and II ━+ 2/2 +0:00:00 left", words, re.M)
+    assert re.search(r"^taking apart   ━+ 2/2 +0:00:00 left", words, re.M)
     psnr = summary["attack"]["over_rounds"][-1]["psnr_mean"]
     assert f"the attack has   PSNR {psnr:.1f} dB on average" in words
     assert re.search(r"^ +0  done +16 +\d+\.\d +[\d.]+ KB +[\d.]+ KB$", words, re.M)

@@ -32,10 +32,24 @@ def test_help_shows_the_headings_and_the_shells_completion_can_be_had():
     assert "--install-completion" in shown
 
 
-def test_the_shell_completes_commands_and_codes():
-    asked = {"_CAFE_COMPLETE": "complete_bash", "COMP_WORDS": "cafe explain E2", "COMP_CWORD": "2"}
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [
+        ("cafe ex", ["export", "explain"]),
+        ("cafe explain E2", ["E20", "E21", "E22"]),
+        ("cafe list d", ["defences", "datasets"]),
+        ("cafe bench tr", ["training"]),
+        ("cafe init --ad", ["--adversary"]),
+        ("cafe init --adversary l", ["label_holder"]),
+        ("cafe init --defence so", ["soteria"]),
+        ("cafe attack runs/demo/transcript --attack least", ["least_squares"]),
+    ],
+)
+def test_the_shell_completes_commands_options_and_what_they_take(typed, completed):
+    words = str(len(typed.split()) - 1)
+    asked = {"_CAFE_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": words}
     shown = CliRunner().invoke(app, [], env=asked, prog_name="cafe").output
-    assert shown.split() == ["E20", "E21", "E22"]
+    assert shown.split() == completed
 
 
 def test_the_version_is_that_of_the_package_and_alone_the_command_shows_its_help():

@@ -46,6 +46,25 @@ def test_five_questions_are_asked_on_a_terminal(tmp_path, monkeypatch):
     assert (config.federation.workers, config.defence_of(0)[0].name) == (2, "prune")
 
 
+def test_an_answer_that_cannot_be_taken_is_asked_for_again_and_no_other_is_lost(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(vfl.cli.init, "_on_terminal", lambda: True)
+    shown = init(keys=f"nowhere.csv\nnonsense\n{ADULT}\nwage\nincome\ntwo\n2\nme\ncoordinator\nmagic\nnone\n")
+    assert shown.count("? ") == 11
+    for reason in ("no file nowhere.csv", "'nonsense'", "--label wage", "two: expected", "--adversary me", "'magic'"):
+        assert reason in shown
+    assert load_config(Path("run.yaml")).data.options["label"] == "income"
+
+
+def test_a_birthday_or_an_income_that_no_two_share_is_a_feature_and_no_id(tmp_path):
+    table = tmp_path / "people.csv"
+    rows = (f"{1950 + n}-05-01,{40_000 + 37 * n},K{n},{n % 2}" for n in range(30))
+    table.write_text("\n".join(("born,income,person,stays", *rows)) + "\n")
+    init(table, "--out", tmp_path / "run.yaml")
+    options = load_config(tmp_path / "run.yaml").data.options
+    assert (options["id"], options["columns"]) == ("person", [["born"], ["income"]])
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -43,6 +43,10 @@ FailIf = Annotated[
         metavar="CONDITION", help='End with exit code 1 if the audit finds this, as in "labels > 0.6"; may be repeated.'
     ),
 ]
+Auxiliary = Annotated[
+    int,
+    typer.Option(min=0, help="Assume that curious workers and the label holder know so many whole samples already."),
+]
 
 
 def audit(
@@ -59,12 +63,7 @@ def audit(
             min=0, max=1, help="Call it a leak if an attacker knows more than this share of what a guess leaves open."
         ),
     ] = 0.1,
-    auxiliary: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Assume that curious workers and the label holder know so many whole samples already."
-        ),
-    ] = 0,
+    auxiliary: Auxiliary = 0,
     fail_if: FailIf = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the audit in --out.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew, although --out has an unfinished audit.")] = False,

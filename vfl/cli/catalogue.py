@@ -13,6 +13,7 @@ from vfl.registry import Plugin, Registry
 from vfl.shipped import FOLDERS, shipped_files
 
 WIDTH, FILE_WIDTH = 16, 40
+KINDS = ("attacks", "defences", "datasets", "models", "optimizers")
 
 
 def list_plugins(
@@ -22,6 +23,7 @@ def list_plugins(
             metavar="KIND",
             help="attacks, defences, datasets, models or optimizers, all of them without KIND; configs or experiments: "
             "the files that came with cafe.",
+            autocompletion=lambda: [*KINDS, *FOLDERS[:2]],
         ),
     ] = None,
     file: Annotated[
@@ -42,13 +44,8 @@ def list_plugins(
     from vfl.optimisers import optimisers
     from worker.defences import defences
 
-    kinds: dict[str, Registry[Any]] = {
-        "attacks": attacks,
-        "defences": defences,
-        "datasets": datasets,
-        "models": models,
-        "optimizers": optimisers,
-    }
+    registries: tuple[Registry[Any], ...] = (attacks, defences, datasets, models, optimisers)
+    kinds = dict(zip(KINDS, registries, strict=True))
     if kind in FOLDERS[:2]:
         for name, about in shipped_files(kind):
             print(f"{name:<{FILE_WIDTH}} {about}")

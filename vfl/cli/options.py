@@ -64,3 +64,17 @@ def check_addresses(given: Mapping[str, str | None]) -> None:
         host, _, port = (text or "").rpartition(":")
         if text is not None and (not host or not (port.isascii() and port.isdigit()) or int(port) > 65535):
             raise UserError(f"{option} {text}: expected HOST:PORT, for example 192.0.2.10:7000")
+
+
+def attack_names() -> list[str]:
+    """Return what a shell completes `--attack` with."""
+    from attacker.interface import attacks
+
+    return list(attacks.builtin_names())
+
+
+def defence_names() -> list[str]:
+    """Return what a shell completes `--defence` with."""
+    from worker.defences import defences
+
+    return list(defences.builtin_names())

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from vfl.folder.journal import Line, Tail
 from vfl.folder.lookout import Lookout
-from vfl.folder.words import size
+from vfl.folder.words import size, step_words
 
 OTHER_LINES = 9
 """Lines of the screen that are not the workers'."""
@@ -73,7 +73,7 @@ class _Lines:
         elif line["kind"] == "round":
             self._step("rounds", line["round"], line["total"], f"  loss {line['loss']:.4f}")
         elif line["kind"] == "step":
-            self._step(line["name"], line["done"], line["total"])
+            self._step(step_words(line["name"]), line["done"], line["total"])
 
     def draw(self) -> None:
         """Do nothing: lines are written as they come."""
@@ -133,7 +133,7 @@ class Screen:
                 right = [] if line["accuracy"] is None else [f"accuracy {line['accuracy']:.1%}"]
                 self._notes["on test samples"] = ", ".join([*right, *loss, f"after round {line['round']}"])
             case "step":
-                self._bar("attack", line["name"], done=line["done"], total=line["total"])
+                self._bar("attack", step_words(line["name"]), done=line["done"], total=line["total"])
             case "estimate" if line["psnr_mean"] is not None:
                 share = f"{line['share_30db']:.0%} of the images at 30 dB or better"
                 self._notes["the attack has"] = f"PSNR {line['psnr_mean']:.1f} dB on average, {share}"

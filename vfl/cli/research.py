@@ -10,7 +10,7 @@ import typer
 
 from vfl.bench import BENCHES
 from vfl.cli.ending import finish, reported, show
-from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, check_addresses, no_link
+from vfl.cli.options import UI_LISTEN, Changes, Json, Out, Quiet, UiListen, attack_names, check_addresses, no_link
 from vfl.config import RunConfig, apply_change, parse_config
 from vfl.errors import UserError
 from vfl.seats import adversary_of, names_of_seats
@@ -28,7 +28,10 @@ def attack(
         ),
     ],
     name: Annotated[
-        str | None, typer.Option("--attack", help="The attack's name; the recorded run's attack by default.")
+        str | None,
+        typer.Option(
+            "--attack", help="The attack's name; the recorded run's attack by default.", autocompletion=attack_names
+        ),
     ] = None,
     changes: Changes = None,
     out: Annotated[
@@ -143,7 +146,10 @@ def results(
 
 
 def bench(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"One of {', '.join(BENCHES)}.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help=f"One of {', '.join(BENCHES)}.", autocompletion=lambda: list(BENCHES)),
+    ],
     out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON file.")] = None,
     *,
     short: Annotated[bool, typer.Option("--short", help="A few rounds only, to see that it works.")] = False,

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,9 +85,7 @@ def _data_section(answers: Answers) -> dict[str, Any]:
     if kind is None:
         return {"name": answers.data}
     header = table_header(path)
-    label = answers.label or header[-1]
-    if label not in header:
-        raise UserError(f"--label {label}: {path} has the columns {', '.join(header)}")
+    label = label_in(header, answers.label or header[-1], answers.data)
     section: dict[str, Any] = {"name": kind, "path": answers.data, "label": label}
     rows = list(_rows(path)) if kind == "csv" else []
     if path.suffix.lower() == ".tsv":
@@ -101,6 +100,13 @@ def _data_section(answers: Answers) -> dict[str, Any]:
     if any(value.strip() in MISSING for row in rows for value in row):
         section["missing"] = "indicator"
     return section
+
+
+def label_in(header: Sequence[str], label: str, data: str) -> str:
+    """Return the column to predict, if the table has it."""
+    if label not in header:
+        raise UserError(f"--label {label}: {data} has the columns {', '.join(header)}")
+    return label
 
 
 def table_header(path: Path) -> list[str]:
@@ -128,10 +134,14 @@ def _rows(path: Path, from_row: int = 1) -> Iterator[list[str]]:
 
 
 def _names_rows(name: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Tell whether a column names the rows: no value comes twice, and none is a fraction."""
+    """Tell whether a column names the rows: no value comes twice; fractions, dates and most counts are features."""
     place = header.index(name)
     values = [row[place].strip() for row in rows if len(row) > place]
-    return len(values) > 20 and len({*values}) == len(values) and not any("." in value for value in values)
+    if len(values) <= 20 or len({*values}) < len(values) or any("." in value for value in values):
+        return False
+    if all(value.isdigit() for value in values):
+        return place == 0 or "id" in name.lower()
+    return not all(re.match(r"\d{4}-\d\d-\d\d", value) for value in values if value)
 
 
 def _shared(names: Sequence[str], parts: int) -> Iterator[Sequence[str]]:

@@ -29,6 +29,11 @@ def numbers_in_words(summary: Summary) -> list[Line]:
     ]
 
 
+def step_words(name: str) -> str:
+    """Say what an attack is at, by its own name for the step; docs/exact.md explains the paper's names."""
+    return {"observing": "reading rounds", "steps I and II": "taking apart", "step III": "rebuilding"}.get(name, name)
+
+
 def setting_words(summary: Summary) -> list[str]:
     """Say how many took part, and in what."""
     horizontal, each = (" (horizontal)", " each") if summary.shares else ("", "")

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from vfl.config import RunConfig
+from vfl.folder.words import step_words
 from vfl.plan.machine import Machine, measure_floors, slower, this_machine
 from vfl.plan.terms import PHASES, Fitted, load_fitted, memory_terms, predict, seconds_terms
 from vfl.plan.workload import Workload, workload_of
@@ -201,7 +202,7 @@ def show_plan(plan: RunPlan) -> None:
             f"{'a worker' if process == 'worker' else process} {size_of(size)}" for process, size in plan.memory.items()
         ),
         "": f"{size_of(plan.memory_total)} in all on one machine" + without,
-        **{phase: duration(seconds) for phase, seconds in plan.seconds.items() if phase != "federation"},
+        **{step_words(phase): duration(spent) for phase, spent in plan.seconds.items() if phase != "federation"},
         "this machine": (
             f"{plan.machine.cores} cores, {size_of(plan.machine.memory)} of memory and {size_of(plan.machine.disk)} of "
             f"disk free"

@@ -5,6 +5,7 @@ from collections import deque
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from vfl.folder.words import step_words
 from vfl.ui.curious import curious
 
 POINTS = 600
@@ -82,7 +83,8 @@ class View:
                 _append(self.test_losses, int(line["round"]), line["loss"])
                 self.accuracy = number(line["accuracy"])
             case "step":
-                self.step = {"name": str(line["name"]), "done": int(line["done"]), "total": int(line["total"])}
+                name = step_words(str(line["name"]))
+                self.step = {"name": name, "done": int(line["done"]), "total": int(line["total"])}
             case "estimate":
                 count = self.estimate.number + 1 if self.estimate else 1
                 values = {key: number(line.get(key)) for key in ("samples_done", "psnr_mean", "share_30db")}

@@ -101,8 +101,7 @@ class OneGradient:
 
     def _notes(self, search: Search, cells: Sequence[Sequence[int]], lost: int) -> Iterator[str]:
         """Yield what there is to say of the search."""
-        parted = f"one gradient each, of {len(search.solved)} rounds"
-        yield f"The attack parted the gradients by sample (steps I and II): {parted}."
+        yield f"The attack took the gradients of {len(search.solved)} rounds apart, by sample: each on its own."
         if self._choice.remark:
             yield f"{self._choice.remark}."
         together = sum(map(len, cells))
