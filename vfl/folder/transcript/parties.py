@@ -58,7 +58,7 @@ class PartyFiles:
             str(worker): torch.empty(setting.batch_size, width, device="meta")
             for worker, width in enumerate(setting.widths)
         }
-        return {**self._models(), **with_prefix("output.", each), **with_prefix("answer.", each)}
+        return {**self._models, **with_prefix("output.", each), **with_prefix("answer.", each)}
 
     def check_parameters(self, path: Path, found: Tensors) -> None:
         """Make sure that parameters are those of the party's own models."""
