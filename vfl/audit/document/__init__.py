@@ -95,7 +95,7 @@ def _rows(audit: Audit) -> Chapter:
             lines.append(
                 (Entry(""), Entry("rebuilt"), *(Entry(one, "" if one == real else "wrong") for one, real in found))
             )
-        title = f"{shown.adversary}, by {shown.attack}"
+        title = f"{shown.adversary}, by {shown.attack}" + (f" ({shown.note})" if shown.note else "")
         widths = (1.0, 0.8, *(1.0 for _ in shown.columns))
         blocks.append(Grid(("row", "", *shown.columns), tuple(lines), title, widths))
     lead = "Real, and as the adversary rebuilt it from what it was sent. In their own units; what differs is marked."
@@ -150,11 +150,16 @@ def _defence(name: str) -> str:
     return "no defence" if name == NONE else name
 
 
-def _severity(attempt: Attempt | None) -> tuple[int, int]:
-    """Return where an attempt stands in the matrix: what leaked first, what was refused last."""
+def _severity(attempt: Attempt | None) -> tuple[int, int, float]:
+    """Return where an attempt stands in the matrix: what leaked most first, what was refused last."""
     if attempt is None:
-        return 0, 0
-    return OUTCOMES.index(attempt.outcome), ORDER.index(attempt.state)
+        return 0, 0, 0.0
+    return OUTCOMES.index(attempt.outcome), ORDER.index(attempt.state), -_most(attempt)
+
+
+def _most(attempt: Attempt) -> float:
+    """Return how much is known of what is known best; what chance may explain is none of it where more is shown."""
+    return max((one.beyond for one in attempt.findings if one.state == attempt.state), default=0.0)
 
 
 OUTCOMES: tuple[Outcome, ...] = ("done", "out of time", "failed", "not run", "refused")
@@ -172,7 +177,7 @@ def _place(attempt: Attempt | None, limit: float) -> Entry:
     link = f"{attempt.folder}/report.html" if attempt.folder else ""
     if not attempt.findings:
         return Entry("not scored", "open", link)
-    most = max(one.beyond for one in attempt.findings)
+    most = _most(attempt)
     if attempt.state == "guess" and not is_clear(attempt, limit):
         return Entry(f"not clear {most:.2f}", "open", link)
     return Entry(f"{LABELS[attempt.state]} {most:.2f}", attempt.state, link)

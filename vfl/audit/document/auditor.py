@@ -1,7 +1,7 @@
 """An audit in the words that auditors use: NIST AI 100-2, the EDPB's Opinion 28/2024, and the risks of WP 216."""
 
 from vfl.audit.findings import WHOLE
-from vfl.audit.judgement import who
+from vfl.audit.judgement import ORDER, who
 from vfl.audit.schema import Audit, Finding
 
 LEAD = (
@@ -93,7 +93,7 @@ def risks(audit: Audit) -> list[tuple[str, str, str, str]]:
     found = []
     for name, whats in kinds.items():
         own = [one for one in audit.findings if _shows(name, one, whats) and one.defence == audit.base]
-        worst = max(own, key=lambda one: one.beyond, default=None)
+        worst = min(own, key=lambda one: (ORDER.index(one.state), -one.beyond), default=None)
         if worst is None:
             found.append((name, "not tested", "open", means[name]))
         else:
