@@ -42,7 +42,8 @@ class Bench:
 
     def folder(self, planned: Planned) -> Path:
         """Return where an attempt's results are."""
-        told = [f"told-{planned.section.options.get('told', {}).get('name', 'so')}"] if planned.told else []
+        told_of = planned.section.options.get("told")
+        told = [f"told-{told_of['name']}" if isinstance(told_of, dict) else "told"] if planned.told else []
         parts = [*(seat.slug for seat in planned.seats), planned.section.name, *told]
         return self.out / self.below / re.sub(r"[^A-Za-z0-9._-]+", "-", "_".join(parts))
 
