@@ -1,10 +1,13 @@
 """`cafe audit` in real processes: one recording, attacks from every seat, and the reports."""
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
+import jsonschema
 import pytest
 import yaml
 
@@ -70,6 +73,30 @@ def test_an_audit_says_who_learns_what_and_fails_the_pipeline(audited):
     assert sum(row["real"] == row["found"] for row in rows) >= 4
 
 
+def test_audit_json_is_as_the_published_schema_says(audited):
+    _, out = audited
+    schema = json.loads(cafe("audit", "--schema").stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    found = json.loads((out / "audit.json").read_text(encoding="utf-8"))
+    jsonschema.validate(found, schema)
+    asked = {"adversary", "target", "what", "leaked", "guess", "attack", "defence"}
+    assert asked <= set(schema["$defs"]["Finding"]["required"])
+    del found["findings"][0]["guess"]
+    with pytest.raises(jsonschema.ValidationError, match="'guess' is a required property"):
+        jsonschema.validate(found, schema)
+
+
+def test_every_place_of_the_matrix_leads_to_what_shows_it_or_to_why_nothing_does(audited):
+    _, out = audited
+    page = (out / "audit.html").read_text(encoding="utf-8")
+    matrix = page[page.index('id="matrix"') : page.index('id="basis"')]
+    links = [unquote(link) for link in re.findall(r'<td[^>]*><a href="([^"]+)"', matrix)]
+    done = [link for link in links if not link.startswith("#")]
+    assert len(links) == len(json.loads((out / "audit.json").read_text(encoding="utf-8"))["attempts"])
+    assert done
+    assert all((out / link).is_file() if link in done else f'id="{link[1:]}"' in page for link in links)
+
+
 def test_what_an_audit_recorded_is_audited_again_as_transcripts(audited, tmp_path):
     _, first = audited
     done = cafe("audit", first / "record", *ATTACKS[:2], "--budget", "2m", "--out", tmp_path / "again")
@@ -127,4 +154,3 @@ def test_a_wrong_option_ends_with_a_sentence(bank, tmp_path):
         assert not (tmp_path / "out" / "record").exists()
     late = cafe("audit", bank / "run.yaml", "--budget", "0.1s", "--out", tmp_path / "late")
     assert (late.returncode, "give a larger --budget" in late.stderr.splitlines()[-1]) == (2, True), late.stderr
-    assert json.loads(cafe("audit", "--schema").stdout)["title"] == "Audit"

@@ -75,7 +75,10 @@ class Evidence:
         rows = [
             Example(name=str(name), real=[self._class(real)], found=[self._class(found)]) for name, real, found in pairs
         ]
-        return Examples(adversary=who(finding.adversary), attack=finding.attack, columns=[self.data.label], rows=rows)
+        named = load_summary(out / finding.evidence).attack.labels_named is not False
+        note = "" if named else "which class is called what was taken from the truth"
+        about = {"adversary": who(finding.adversary), "attack": finding.attack, "note": note}
+        return Examples(**about, columns=[self.data.label], rows=rows)
 
     def _class(self, label: int) -> str:
         if label < 0:

@@ -130,7 +130,7 @@ def _carry_out(run: Run, work: Any) -> Audit:
                 raise InterruptedRunError(f"stopped with {done} attempts done; {on}") from None
     finally:
         watch.close()
-        if run.audit.attempts:
+        if run.audit.attempts or run.stop.is_set():  # what was recorded is worth --resume, too
             run.save()
             write_reports(run.out, run.audit)
     return run.audit

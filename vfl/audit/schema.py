@@ -136,6 +136,8 @@ class Examples(Part):
     attack: str
     columns: list[str]
     rows: list[Example]
+    note: str = ""
+    """What of it is not the attack's own."""
 
 
 class ColumnFacts(Part):

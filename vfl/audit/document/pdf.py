@@ -61,7 +61,7 @@ class _Sheet:
         self._text(audit.headline, 15, INK, bold=True)
         pdf.ln(2)
         if audit.recommendation.sentence:
-            self._text(audit.recommendation.sentence, 10, MUTED)
+            self._text(f"What stops it: {audit.recommendation.sentence}", 10, MUTED)
         if not audit.complete:
             self._text("This audit is not complete: what was not tried, and why, is below.", 10, BANNERS["partly"])
 
