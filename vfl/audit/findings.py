@@ -117,8 +117,9 @@ def _images(summary: Summary) -> Iterator[Said]:
     beyond = is_beyond(attack.psnr_mean, attack.psnr_baseline, MARGIN_DB) or share > 0
     beyond = beyond or any(party.leak for party in attack.parties)
     state = "guess" if not beyond else "leaked" if share >= HALF else "partly"
+    right = round(share * samples)
     sentence = (
-        f"{round(share * samples)} of {samples} images of {target} (30 dB or better; the mean is "
+        f"{'all' if right == samples else f'{right} of'} {samples} images of {target} (30 dB or better; the mean is "
         f"{attack.psnr_mean or 0.0:.1f} dB, that of guessing the mean image {attack.psnr_baseline or 0.0:.1f} dB)"
     )
     known = max(share, nearer if beyond else 0.0)

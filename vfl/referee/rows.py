@@ -64,7 +64,7 @@ def score_rows(x: Tensor, truth: Tensor, columns: Sequence[ColumnScore]) -> Righ
 
 
 def score_parties(columns: Sequence[ColumnScore], boxes: Sequence[Box], x: Tensor, truth: Tensor) -> list[PartyScore]:
-    """Return for each worker the mean over its columns, and its whole rows, if columns are divided among the workers."""
+    """Return for each worker the mean over its columns, and its whole rows, if they are divided among the workers."""
     held: dict[int, list[Right]] = {}
     for column in columns:
         if column.worker is not None:

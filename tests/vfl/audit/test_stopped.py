@@ -17,7 +17,7 @@ def test_one_that_is_stopped_before_its_first_attempt_ends_can_be_resumed(tmp_pa
     def stopped(_watch):
         raise KeyboardInterrupt
 
-    with pytest.raises(InterruptedRunError, match="0 attempts done; .*--resume goes on from there"):
+    with pytest.raises(InterruptedRunError, match=r"0 attempts done; .*--resume goes on from there"):
         main._carry_out(run, stopped)
     assert not load_audit(tmp_path).ended
     assert "this audit shows nothing" in (tmp_path / "audit.html").read_text(encoding="utf-8")

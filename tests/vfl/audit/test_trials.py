@@ -114,6 +114,10 @@ def test_where_none_holds_against_all_the_audit_says_so(broken):
     assert found.sentence.startswith(said)
     held = "held by a, which worker 0, label_clusters broke." if broken else "held by a."
     assert f"The coordinator, exact: {held}" in found.sentence
+    assert "more came to no result" not in found.sentence
+    late = recommended(trial("a", 0.9, BOTH[:1], **other), Trial(defence="b"))
+    assert late.sentence.startswith(said)
+    assert late.sentence.endswith("1 more came to no result: nothing is known of it.")
 
 
 def test_only_attackers_above_the_limit_are_met_and_each_seat_s_worst():

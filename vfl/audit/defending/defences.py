@@ -121,7 +121,7 @@ def told_attackers(
 
     They know of a defence of uploads at the coordinator, of one of answers at the workers that it is tried `against`.
     """
-    planned, missing = [], []
+    planned, missing = list[Planned](), list[str]()
     for place, tree in candidate.section.items():
         names = [one["name"] for one in _sections(tree)]
         told = [one for name in names for one in _told(place, name, tree)]

@@ -90,16 +90,27 @@ def _rows(audit: Audit) -> Chapter:
     for shown in audit.examples:
         lines = []
         for row in shown.rows:
+            if row.pictures:
+                pair = (
+                    Entry(f"{row.name}, {what}", picture=one) for what, one in zip(_KINDS, row.pictures, strict=True)
+                )
+                lines.append((Entry(row.name), *pair, *map(Entry, row.found)))
+                continue
             lines.append((Entry(row.name), Entry("real"), *map(Entry, row.real)))
             found = zip(row.found, row.real, strict=True)
             lines.append(
                 (Entry(""), Entry("rebuilt"), *(Entry(one, "" if one == real else "wrong") for one, real in found))
             )
         title = f"{shown.adversary}, by {shown.attack}" + (f" ({shown.note})" if shown.note else "")
-        widths = (1.0, 0.8, *(1.0 for _ in shown.columns))
-        blocks.append(Grid(("row", "", *shown.columns), tuple(lines), title, widths))
+        head, widths = ("row", ""), (1.0, 0.8, *(1.0 for _ in shown.columns))
+        if any(row.pictures for row in shown.rows):
+            head, widths = ("image", *_KINDS), (1.0, 1.0, 1.0, 3.0)
+        blocks.append(Grid((*head, *shown.columns), tuple(lines), title, widths))
     lead = "Real, and as the adversary rebuilt it from what it was sent. In their own units; what differs is marked."
-    return Chapter("rows", "Rows, side by side", lead, tuple(blocks))
+    return Chapter("rows", "Real and rebuilt, side by side", lead, tuple(blocks))
+
+
+_KINDS = ("real", "rebuilt")
 
 
 def _columns(audit: Audit) -> Chapter:
