@@ -139,6 +139,26 @@ def test_a_transcript_that_names_code_is_refused_before_anything_is_imported(aud
     assert not (tmp_path / "out").exists()
 
 
+def test_a_malicious_coordinator_has_a_seat_and_a_run_of_its_own(tmp_path):
+    config = {
+        "seed": 0,
+        "data": {"name": "breast_cancer", "samples": 64},
+        "federation": {"workers": 2, "batch_size": 16, "rounds": 24, "checks": False},
+        "model": {"name": "mlp", "hidden": [128]},
+        "training": {"optimizer": "sgd", "lr": 0.05},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    asked = ("--attack", "isolate", "--defence", "none", "--budget", "5m", "--out", "audit")
+    done = cafe("audit", "run.yaml", *asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "audit" / "audit.json").read_text(encoding="utf-8"))
+    assert found["headline"].startswith("The malicious coordinator: all 64 whole rows of workers 0 and 1")
+    assert [one["adversary"] for one in found["attempts"]] == [{"coordinator": "malicious"}]
+    assert (tmp_path / "audit" / found["findings"][0]["evidence"] / "report.html").is_file()
+    assert "active (malicious)" in (tmp_path / "audit" / "audit.html").read_text(encoding="utf-8")
+    jsonschema.validate(found, json.loads(cafe("audit", "--schema").stdout))
+
+
 def test_a_wrong_option_ends_with_a_sentence(bank, tmp_path):
     asked = {
         "there is no attack called 'exakt'": ("--attack", "exakt"),

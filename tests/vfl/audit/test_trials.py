@@ -24,6 +24,7 @@ from vfl.audit.defending.defences import (
 from vfl.audit.document import chapters, texts
 from vfl.audit.document.page import audit_page
 from vfl.audit.plan import Planned, all_seats, plan_attacks
+from vfl.audit.recording import played_config
 from vfl.audit.schema import Training, Trial
 from vfl.config import parse_config
 from vfl.config.places import PLACES
@@ -397,6 +398,19 @@ def test_every_attack_is_planned_from_every_seat_that_it_can_be_played_from():
     assert not any("none" in name for name in names)
     refused = next(one for one in planned if one.section.name == "least_squares")
     assert "frozen parameters" in refused.refusal
+
+
+def test_where_the_federation_runs_a_party_that_breaks_the_protocol_has_a_seat():
+    known = seats_of(config(model={"name": "mlp", "hidden": [64]}))
+    names = {one.name: one for one in plan_attacks(known, config(), runs=True)}
+    isolate = names["the malicious coordinator, isolate"]
+    assert isolate.adversary == {"coordinator": "malicious"}
+    assert "which follows the protocol" not in isolate.refusal
+    assert not names["the coordinator, exact"].seats[0].malicious
+    replayed = {one.name: one for one in plan_attacks(known, config())}
+    assert "which follows the protocol" in replayed["the coordinator, isolate"].refusal
+    played = played_config(config(auxiliary=5, adversary="label_holder"), isolate.adversary, isolate.section)
+    assert (played.adversary.coordinator, played.attack.name, played.auxiliary) == ("malicious", "isolate", 0)
 
 
 def seats_of(own, classes=2):

@@ -102,7 +102,8 @@ def _rows(audit: Audit) -> Chapter:
                 (Entry(""), Entry("rebuilt"), *(Entry(one, "" if one == real else "wrong") for one, real in found))
             )
         title = f"{shown.adversary}, by {shown.attack}" + (f" ({shown.note})" if shown.note else "")
-        head, widths = ("row", ""), (1.0, 0.8, *(1.0 for _ in shown.columns))
+        head: tuple[str, ...] = ("row", "")
+        widths = (1.0, 0.8, *(1.0 for _ in shown.columns))
         if any(row.pictures for row in shown.rows):
             head, widths = ("image", *_KINDS), (1.0, 1.0, 1.0, 3.0)
         blocks.append(Grid((*head, *shown.columns), tuple(lines), title, widths))

@@ -30,8 +30,10 @@ _KNOWLEDGE = {
 
 def knowledge(seat: str, audit: Audit) -> tuple[str, str]:
     """Return what a seat knows, and what it can do."""
-    parts = [text for name, text in _KNOWLEDGE.items() if name in seat]
+    parts = [text for name, text in _KNOWLEDGE.items() if name in seat.replace("malicious ", "")]
     passive = "passive (honest but curious): it follows the protocol and reads what it is sent"
+    if "malicious" in seat:
+        passive = "active (malicious): it also orders, answers or uploads what its attack proposes"
     many = [one for one in audit.attempts if who(one.adversary) == seat and isinstance(one.adversary, list | tuple)]
     together = "; they put together what they see (collusion)" if many else ""
     return " – and: ".join(parts) or "what it records itself", passive + together
