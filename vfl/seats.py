@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Discriminator, Field, Tag, model_serializer
+from typing_extensions import TypedDict
 
 from vfl.registry import Section
 from vfl.topology import Topology
@@ -35,6 +36,11 @@ class Seat:
 COORDINATOR = Seat("coordinator")
 
 
+class _NamedWorker(TypedDict):
+    worker: int
+    malicious: NotRequired[bool]
+
+
 class WorkerSeat(Section):
     """A worker as the config names it: `{worker: 2}`; one that uploads what its attack proposes has `malicious` too."""
 
@@ -42,8 +48,8 @@ class WorkerSeat(Section):
     malicious: bool = False
 
     @model_serializer
-    def _named(self) -> dict[str, Any]:
-        return {"worker": self.worker} | ({"malicious": True} if self.malicious else {})
+    def _named(self) -> _NamedWorker:
+        return {"worker": self.worker, "malicious": True} if self.malicious else {"worker": self.worker}
 
 
 class MaliciousSeat(Section):

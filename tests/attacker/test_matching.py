@@ -47,6 +47,17 @@ def test_a_batch_of_an_untrained_model_tells_how_often_each_class_occurs(model):
         assert torch.equal(told, y[observation.indices].sort().values)
 
 
+def test_a_gradient_in_which_noise_leaves_no_class_tells_no_labels():
+    model = PluginSection(name="mlp")
+    x, y = images(4, 2)
+    setting = setting_for(x, 4, model)
+    engine = Engine(setting)
+    (observation, *_) = observations(setting, x, y, TrainingConfig())
+    noisy = tuple(torch.full_like(gradient, 5.0) for gradient in engine.flat(observation.gradients))
+    told = labelling.batch_labels(engine, noisy, torch.full((4, CLASSES), 1 / CLASSES))
+    assert told.tolist() == [-1] * 4
+
+
 # The rivals
 
 RUNS = {

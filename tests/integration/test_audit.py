@@ -1,10 +1,13 @@
 """`cafe audit` in real processes: one recording, attacks from every seat, and the reports."""
 
 import json
+import re
 import shlex
 import shutil
 from pathlib import Path
+from urllib.parse import unquote
 
+import jsonschema
 import pytest
 import yaml
 
@@ -70,6 +73,30 @@ def test_an_audit_says_who_learns_what_and_fails_the_pipeline(audited):
     assert sum(row["real"] == row["found"] for row in rows) >= 4
 
 
+def test_audit_json_is_as_the_published_schema_says(audited):
+    _, out = audited
+    schema = json.loads(cafe("audit", "--schema").stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    found = json.loads((out / "audit.json").read_text(encoding="utf-8"))
+    jsonschema.validate(found, schema)
+    asked = {"adversary", "target", "what", "leaked", "guess", "attack", "defence"}
+    assert asked <= set(schema["$defs"]["Finding"]["required"])
+    del found["findings"][0]["guess"]
+    with pytest.raises(jsonschema.ValidationError, match="'guess' is a required property"):
+        jsonschema.validate(found, schema)
+
+
+def test_every_place_of_the_matrix_leads_to_what_shows_it_or_to_why_nothing_does(audited):
+    _, out = audited
+    page = (out / "audit.html").read_text(encoding="utf-8")
+    matrix = page[page.index('id="matrix"') : page.index('id="basis"')]
+    links = [unquote(link) for link in re.findall(r'<td[^>]*><a href="([^"]+)"', matrix)]
+    done = [link for link in links if not link.startswith("#")]
+    assert len(links) == len(json.loads((out / "audit.json").read_text(encoding="utf-8"))["attempts"])
+    assert done
+    assert all((out / link).is_file() if link in done else f'id="{link[1:]}"' in page for link in links)
+
+
 def test_what_an_audit_recorded_is_audited_again_as_transcripts(audited, tmp_path):
     _, first = audited
     done = cafe("audit", first / "record", *ATTACKS[:2], "--budget", "2m", "--out", tmp_path / "again")
@@ -112,6 +139,26 @@ def test_a_transcript_that_names_code_is_refused_before_anything_is_imported(aud
     assert not (tmp_path / "out").exists()
 
 
+def test_a_malicious_coordinator_has_a_seat_and_a_run_of_its_own(tmp_path):
+    config = {
+        "seed": 0,
+        "data": {"name": "breast_cancer", "samples": 64},
+        "federation": {"workers": 2, "batch_size": 16, "rounds": 24, "checks": False},
+        "model": {"name": "mlp", "hidden": [128]},
+        "training": {"optimizer": "sgd", "lr": 0.05},
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    asked = ("--attack", "isolate", "--defence", "none", "--budget", "5m", "--out", "audit")
+    done = cafe("audit", "run.yaml", *asked, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "audit" / "audit.json").read_text(encoding="utf-8"))
+    assert found["headline"].startswith("The malicious coordinator: all 64 whole rows of workers 0 and 1")
+    assert [one["adversary"] for one in found["attempts"]] == [{"coordinator": "malicious"}]
+    assert (tmp_path / "audit" / found["findings"][0]["evidence"] / "report.html").is_file()
+    assert "active (malicious)" in (tmp_path / "audit" / "audit.html").read_text(encoding="utf-8")
+    jsonschema.validate(found, json.loads(cafe("audit", "--schema").stdout))
+
+
 def test_a_wrong_option_ends_with_a_sentence(bank, tmp_path):
     asked = {
         "there is no attack called 'exakt'": ("--attack", "exakt"),
@@ -127,4 +174,3 @@ def test_a_wrong_option_ends_with_a_sentence(bank, tmp_path):
         assert not (tmp_path / "out" / "record").exists()
     late = cafe("audit", bank / "run.yaml", "--budget", "0.1s", "--out", tmp_path / "late")
     assert (late.returncode, "give a larger --budget" in late.stderr.splitlines()[-1]) == (2, True), late.stderr
-    assert json.loads(cafe("audit", "--schema").stdout)["title"] == "Audit"

@@ -103,10 +103,13 @@ def test_one_exact_row_is_a_leak_where_no_guess_has_any():
     assert not found.leaked
 
 
-def test_a_party_has_the_mean_of_its_columns():
+def test_a_party_has_the_mean_of_its_columns_and_its_own_whole_rows():
     data = customers()
     x = data.x.clone()
     x[:, -1] = 9.0  # worker 1 keeps its debt
-    first, second = score_parties(score_columns(data, halves(data), x))
-    assert (first.worker, first.values.right, first.values.leaked) == (0, 1, True)
+    x[:50, -2] = 9.0
+    first, second = score_parties(score_columns(data, halves(data), x), halves(data), x, data.x)
+    assert (first.worker, first.values.right, first.values.leaked) == (0, 0.875, True)
     assert (second.values.right, second.values.leaked) == (0, False)
+    assert (first.rows.right, first.rows.leaked) == (0.75, True)  # though no row is whole at both
+    assert (second.rows.right, second.rows.leaked) == (0, False)

@@ -1,4 +1,4 @@
-"""What a manager looks at: some rows real and rebuilt side by side, and each column's error in its own unit."""
+"""What a manager looks at: rows or images real and rebuilt side by side, and each column's error in its own unit."""
 
 import json
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from vfl.audit.judgement import is_worse, who
 from vfl.audit.schema import Attempt, ColumnFacts, Example, Examples, Finding
@@ -18,6 +19,8 @@ from vfl.files import read_plain
 from vfl.files.archive import ArchiveError, read_archive
 from vfl.folder.summary import load_summary
 from vfl.limits import JSON_BYTES
+from vfl.maths.metrics import psnr
+from vfl.report.images import as_pixels, encode
 from vfl.report.tables import value_words
 
 SHOWN = 5
@@ -45,6 +48,7 @@ class Evidence:
         tables = _worst(attempts, "columns")
         labels = _worst(attempts, "labels")
         examples = [self._rows(out, one) for one in tables[:2]] + [self._labels(out, one) for one in labels[:1]]
+        examples = [self._images(out, one) for one in _worst(attempts, "images")[:2]] + examples
         columns = [line for one in tables[:1] for line in self._columns(out, one)]
         return {"examples": [one for one in examples if one is not None], "columns": columns}
 
@@ -67,6 +71,20 @@ class Evidence:
         names = [str(written["columns"][at]) for at in places]
         return Examples(adversary=who(finding.adversary), attack=finding.attack, columns=names, rows=rows[:SHOWN])
 
+    def _images(self, out: Path, finding: Finding) -> Examples | None:
+        arrays, attack = _arrays(out / finding.evidence), load_summary(out / finding.evidence).attack
+        if "x" not in arrays or "x_true" not in arrays:
+            return None
+        found, real = arrays["x"][:SHOWN], arrays["x_true"][:SHOWN]
+        scores = psnr(torch.tensor(found), torch.tensor(real)).tolist()
+        rows = []
+        for name, x, truth, score in zip(self.data.ids, found, real, scores, strict=False):
+            pictures = [encode(as_pixels(one), "").uri for one in (truth, x)]
+            rows.append(Example(name=str(name), real=["–"], found=[f"{score:.1f} dB"], pictures=pictures))
+        note = f"guessing the mean image has {attack.psnr_baseline or 0.0:.1f} dB"
+        about = {"adversary": who(finding.adversary), "attack": finding.attack, "note": note}
+        return Examples(**about, columns=["PSNR"], rows=rows)
+
     def _labels(self, out: Path, finding: Finding) -> Examples | None:
         arrays = _arrays(out / finding.evidence)
         if "labels" not in arrays or "labels_true" not in arrays:
@@ -75,7 +93,10 @@ class Evidence:
         rows = [
             Example(name=str(name), real=[self._class(real)], found=[self._class(found)]) for name, real, found in pairs
         ]
-        return Examples(adversary=who(finding.adversary), attack=finding.attack, columns=[self.data.label], rows=rows)
+        named = load_summary(out / finding.evidence).attack.labels_named is not False
+        note = "" if named else "which class is called what was taken from the truth"
+        about = {"adversary": who(finding.adversary), "attack": finding.attack, "note": note}
+        return Examples(**about, columns=[self.data.label], rows=rows)
 
     def _class(self, label: int) -> str:
         if label < 0:

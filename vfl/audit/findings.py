@@ -58,12 +58,17 @@ def _tables(summary: Summary) -> Iterator[Said]:
         beyond = fmean(column.best.beyond for column in own) if own else 0.0
         state = "guess" if not party.values.leaked else "leaked" if beyond >= HALF else "partly"
         yield scored | {"beyond": beyond, "state": state}, _columns(own, party.values, target, samples)
+        if party.rows is not None and len(own) > 1 and len(attack.parties) > 1:
+            yield _rows(party.rows, target, samples)
     if attack.exact is not None:
-        right = round((attack.exact.right or 0.0) * samples)
-        target = _workers([party.worker for party in attack.parties])
-        share = "all" if right == samples else f"{right} of"
-        rows = f"{share} {samples} whole rows of {target} (every value to a thousandth of its column's range)"
-        yield _scored(target, "rows", attack.exact), rows
+        yield _rows(attack.exact, _workers([party.worker for party in attack.parties]), samples)
+
+
+def _rows(found: Right, target: str, samples: int) -> Said:
+    right = round((found.right or 0.0) * samples)
+    share = "all" if right == samples else f"{right} of"
+    words = f"{share} {samples} whole rows of {target} (every value to a thousandth of its column's range)"
+    return _scored(target, "rows", found), words
 
 
 def _columns(own: Sequence[ColumnScore], values: Right, target: str, samples: int) -> str:
@@ -76,9 +81,15 @@ def _columns(own: Sequence[ColumnScore], values: Right, target: str, samples: in
         return f"{named} of {target} in {rows} (a guess has {values.guess or 0.0:.1%} of the values)"
     leaked = sorted((one for one in own if one.leaked), key=lambda one: -one.best.beyond)
     if leaked and len(leaked) < len(own):
-        named = listed([one.in_words.replace(f" of {target}", "") for one in leaked])
-        return f"{len(leaked)} of {columns} of {target} better than a guess: {named}"
+        return f"{len(leaked)} of {columns} of {target} better than a guess: {listed([_column(one) for one in leaked])}"
     return f"{values.right or 0.0:.1%} of the values {guess} in the {columns} of {target}"
+
+
+def _column(score: ColumnScore) -> str:
+    """Name a column with what is known of it; its holder is named already."""
+    if score.best.leaked:
+        return score.in_words.replace(f" of worker {score.worker}", "")
+    return f"{score.name} ({score.r2 or 0.0:.0%} of how its values differ is explained; a guess explains nothing)"
 
 
 def _workers(numbers: Sequence[int]) -> str:
@@ -106,8 +117,9 @@ def _images(summary: Summary) -> Iterator[Said]:
     beyond = is_beyond(attack.psnr_mean, attack.psnr_baseline, MARGIN_DB) or share > 0
     beyond = beyond or any(party.leak for party in attack.parties)
     state = "guess" if not beyond else "leaked" if share >= HALF else "partly"
+    right = round(share * samples)
     sentence = (
-        f"{round(share * samples)} of {samples} images of {target} (30 dB or better; the mean is "
+        f"{'all' if right == samples else f'{right} of'} {samples} images of {target} (30 dB or better; the mean is "
         f"{attack.psnr_mean or 0.0:.1f} dB, that of guessing the mean image {attack.psnr_baseline or 0.0:.1f} dB)"
     )
     known = max(share, nearer if beyond else 0.0)

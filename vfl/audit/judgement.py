@@ -85,8 +85,7 @@ def seat_sentence(adversary: Any, audit: Audit, attempts: Sequence[Attempt], *, 
     name = name[:1].upper() + name[1:]
     found = [one for one in worst_of(own) if one.state != "guess"]
     if found:
-        whole = any(one.what == "rows" and one.state == "leaked" for one in found)
-        named = [one for one in found if not (whole and one.what == "columns" and one.state == "leaked")]
+        named = [one for one in found if not _is_said(one, found)]
         more = "" if most is None or len(named) <= most else "; and more"
         named = named[:most]
         one_attack = len({one.attack for one in named}) == 1
@@ -108,6 +107,15 @@ def seat_sentence(adversary: Any, audit: Audit, attempts: Sequence[Attempt], *, 
     if shown:
         return f"{name}: {shown[0].sentence}"
     return f"{name}: nothing is known, as no attack came to a result. That is no sign of safety."
+
+
+def _is_said(finding: Finding, found: Sequence[Finding]) -> bool:
+    """Tell whether whole rows say the same: a party's have its columns in them, those of all parties a party's."""
+    rows = [one for one in found if one.what == "rows" and one.state == "leaked" and one is not finding]
+    whole = [one for one in rows if one.target.startswith("workers")]
+    if finding.what == "columns":
+        return finding.state == "leaked" and bool(whole or any(one.target == finding.target for one in rows))
+    return finding.what == "rows" and any(one.beyond >= finding.beyond - EQUAL for one in whole)
 
 
 def _after(named: Sequence[Finding], attempts: Sequence[Attempt], rounds: int) -> str:
@@ -159,7 +167,13 @@ def _defences(trials: Sequence[Trial]) -> list[Untested]:
     for one in trials:
         if one.outcome != "done":
             gathered.setdefault(one.sentence, []).append(one.defence)
-    return [Untested(what=f"defences: {', '.join(names)}", why=why) for why, names in gathered.items()]
+    return [
+        Untested(
+            what=f"{len(names)} {'defence' if len(names) == 1 else 'defences'}",
+            why=f"{why} They are: {', '.join(names)}.",
+        )
+        for why, names in gathered.items()
+    ]
 
 
 def _seats_without(seats: Sequence[Any], attempts: Sequence[Attempt]) -> list[Untested]:

@@ -19,7 +19,7 @@ from vfl.audit.document.pdf import write_pdf
 from vfl.audit.evidence import Evidence
 from vfl.audit.judgement import ROUNDS as CUT
 from vfl.audit.judgement import who
-from vfl.audit.plan import Planned, is_slow, plan_attacks
+from vfl.audit.plan import Planned, is_active, is_slow, plan_attacks
 from vfl.audit.recording import Recording, record, recorded, recorded_config
 from vfl.audit.schema import NONE, Attempt, Audit, Trial, Untested, digest_of, load_audit
 from vfl.audit.soonest import look_for_rounds
@@ -35,7 +35,7 @@ from vfl.folder.transcript import Transcript
 from vfl.folder.versions import made_with
 from vfl.forkserver import warm_up
 from vfl.local.stop import as_ctrl_c
-from vfl.seats import Seat
+from vfl.seats import Seat, names_of_seats
 from vfl.sweep.progress import CellsProgress
 from worker.defences import built_for
 
@@ -130,7 +130,7 @@ def _carry_out(run: Run, work: Any) -> Audit:
                 raise InterruptedRunError(f"stopped with {done} attempts done; {on}") from None
     finally:
         watch.close()
-        if run.audit.attempts:
+        if run.audit.attempts or run.stop.is_set():  # what was recorded is worth --resume, too
             run.save()
             write_reports(run.out, run.audit)
     return run.audit
@@ -195,8 +195,10 @@ def _attack(run: Run, recording: Recording, config: RunConfig, watch: CellsProgr
     """Attack the recording from every seat that there is, with all that can be played from it."""
     settings = {seat: Transcript(path).setting for seat, path in recording.transcripts.items()}
     run.seats = [(seat,) for seat in settings]
-    planned = plan_attacks(settings, config, run.wanted.attacks)
-    run.seats += list(dict.fromkeys(one.seats for one in planned if len(one.seats) > 1 and not one.refusal))
+    runs = recording.summary is not None and not config.topology.is_horizontal  # there no party can be malicious
+    planned = plan_attacks(settings, config, run.wanted.attacks, runs=runs)
+    known_by_name = {names_of_seats(seats): seats for seats in (one.seats for one in planned if not one.refusal)}
+    run.seats += [seats for seats in known_by_name.values() if len(seats) > 1 or seats[0].malicious]
     first = next(iter(settings.values()))
     run.audit = run.audit.model_copy(update={"training": recording.training, "samples": first.samples})
     bench = Bench(recording, run.out, run.audit.base, changes=run.wanted.changes)
@@ -208,6 +210,6 @@ def _attack(run: Run, recording: Recording, config: RunConfig, watch: CellsProgr
     if run.evidence is not None:
         run.audit = run.audit.model_copy(update=run.evidence.shown(run.out, run.audit.attempts))
     run.save()
-    worst = [one for own in worst_attackers(run, planned).values() for one in own]
+    worst = [one for own in worst_attackers(run, planned).values() for one in own if not is_active(one.section)]
     look_for_rounds(run, bench, worst, watch, until=min(REPORTS, until + ROUNDS))
     return _Later(run, bench, planned, [one for one in slow if who(one.seats) in known])

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from attacker.interface import RefusalError, attacks
@@ -16,8 +16,8 @@ from vfl.topology import Topology
 
 WORST = ("exact", "label_clusters", "output_inversion")
 """Where these run they have left little to others, in seconds: they come first."""
-SLOW = ("attacker.matching.", "attacker.cafe", "attacker.outputs.sdar")
-"""Modules of attacks that take thousands of iterations: they come last."""
+SLOW = ("attacker.matching.", "attacker.cafe", "attacker.outputs.sdar", "attacker.active.")
+"""Modules of attacks that take thousands of iterations, or a run of their own: they come last."""
 NOT_SHOWN = "that says nothing about safety"
 
 
@@ -51,14 +51,19 @@ def all_seats(topology: Topology) -> tuple[Seat, ...]:
 
 
 def plan_attacks(
-    settings: Mapping[Seat, Setting], config: RunConfig, only: Sequence[PluginSection] | None = None
+    settings: Mapping[Seat, Setting],
+    config: RunConfig,
+    only: Sequence[PluginSection] | None = None,
+    *,
+    runs: bool = False,
 ) -> list[Planned]:
     """Return every attack from every seat that it can be played from, as far as the seats' settings are known.
 
-    The config's own attack keeps its options; the others have their defaults. `only` has those to try instead.
+    The config's own attack keeps its options; the others have their defaults. `only` has those to try instead. Where
+    the federation `runs` here, attacks of a party that breaks the protocol are played by one.
     """
     planned = [
-        _planned(section, seats, settings)
+        _planned(section, seats, settings, runs=runs)
         for section in _sections(config, only)
         for seats in _seatings(section, tuple(settings))
     ]
@@ -103,8 +108,13 @@ def _seatings(section: PluginSection, there: Sequence[Seat]) -> Iterator[tuple[S
         yield from (tuple(sorted(seats, key=there.index)) for seats in itertools.product(*each))
 
 
-def _planned(section: PluginSection, seats: tuple[Seat, ...], settings: Mapping[Seat, Setting]) -> Planned:
+def _planned(
+    section: PluginSection, seats: tuple[Seat, ...], settings: Mapping[Seat, Setting], *, runs: bool
+) -> Planned:
     setting = united([settings[seat] for seat in seats])
+    if runs and is_active(section):
+        seats = tuple(replace(seat, malicious=True) for seat in seats)
+        setting = replace(setting, seats=seats)
     refusal = refusal_of(section, setting)
     if refusal is not None and not section.options and _takes_apart(section):
         alone = PluginSection.model_validate({"name": section.name, "disaggregate": True})
@@ -134,10 +144,10 @@ def is_slow(planned: Planned) -> bool:
         return False
 
 
-def is_active(planned: Planned) -> bool:
+def is_active(section: PluginSection) -> bool:
     """Tell whether an attack is played by a party that breaks the protocol: no recording can be attacked with it."""
     try:
-        return attacks.find(planned.section.name).active
+        return attacks.find(section.name).active
     except UserError:
         return False
 

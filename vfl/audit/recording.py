@@ -22,6 +22,7 @@ from vfl.folder.recorded_config import names_of
 from vfl.folder.summary import Summary, load_summary
 from vfl.folder.transcript import Transcript
 from vfl.local.launch import LaunchOptions, run_federation
+from vfl.registry import PluginSection
 from vfl.seats import Seat, adversary_of
 
 RUN = "run.yaml"
@@ -74,10 +75,22 @@ def recorded_config(
     return parse_config(tree, "the audit's config")
 
 
+def played_config(recorded: RunConfig, adversary: Any, attack: PluginSection) -> RunConfig:
+    """Return the config of the same run with one party that breaks the protocol as its attack proposes."""
+    tree = recorded.model_dump(mode="json") | {"adversary": adversary, "attack": attack.model_dump(mode="json")}
+    known = 0 if "coordinator" in adversary else tree["auxiliary"]  # who holds no data of anybody
+    return parse_config(tree | {"transcript": False, "auxiliary": known}, "the audit's config")
+
+
+def write_config(config: RunConfig, folder: Path) -> None:
+    """Write a run's config into its folder."""
+    write_text(folder / RUN, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+
 def record(config: RunConfig, folder: Path, data: Data, seconds: float) -> Recording:
     """Run a federation and keep what each party sees; after so many seconds with the rounds that were done by then."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / RUN, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    write_config(config, folder)
     with _alarm(seconds) as over:
         try:
             run_federation(config, data, folder, LaunchOptions(fresh=True))

@@ -122,11 +122,14 @@ class Untested(Part):
 
 
 class Example(Part):
-    """A person's row, as it is and as the adversary has it."""
+    """A person's row or an image, as it is and as the adversary has it."""
 
     name: str
     real: list[str]
     found: list[str]
+    """Of an image its PSNR."""
+    pictures: list[str] = Field(default_factory=list)
+    """An image, real and rebuilt: PNG as data URIs."""
 
 
 class Examples(Part):
@@ -136,6 +139,8 @@ class Examples(Part):
     attack: str
     columns: list[str]
     rows: list[Example]
+    note: str = ""
+    """What of it is not the attack's own."""
 
 
 class ColumnFacts(Part):

@@ -99,6 +99,8 @@ class PartyScore(Part):
     ssim_baseline: Measure = None
     values: Right | None = None
     """The mean over its columns, each at the tolerance at which the most is gained."""
+    rows: Right | None = None
+    """Its rows of which every value is right; the guess is the most frequent row."""
 
     @property
     def in_words(self) -> str:

@@ -233,11 +233,12 @@ def _against_guesses(config: RunConfig, data: Data, found: Tensor) -> dict[str, 
     """Return the scores of each party and column, beside what a guess gets."""
     horizontal = config.topology.is_horizontal
     if data.kind == "table":
-        columns = score_columns(data, [] if horizontal else boxes_of(data, config), found)
+        boxes = [] if horizontal else boxes_of(data, config)
+        columns = score_columns(data, boxes, found)
         others = [column for column in columns if column.worker not in _own(config)]
         return {
             "columns": others,
-            "parties": score_parties(others),
+            "parties": score_parties(others, boxes, found, data.x),
             "exact": score_rows(_others(found, data, config), _others(data.x, data, config), others),
         }
     x = found.nan_to_num(0.5)

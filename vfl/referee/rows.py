@@ -63,8 +63,8 @@ def score_rows(x: Tensor, truth: Tensor, columns: Sequence[ColumnScore]) -> Righ
     return found.model_copy(update={"leaked": found.leaked or bool(exact.any() and expected < BY_CHANCE)})
 
 
-def score_parties(columns: Sequence[ColumnScore]) -> list[PartyScore]:
-    """Return for each worker the mean over its columns, if they are divided among the workers."""
+def score_parties(columns: Sequence[ColumnScore], boxes: Sequence[Box], x: Tensor, truth: Tensor) -> list[PartyScore]:
+    """Return for each worker the mean over its columns, and its whole rows, if they are divided among the workers."""
     held: dict[int, list[Right]] = {}
     for column in columns:
         if column.worker is not None:
@@ -72,8 +72,10 @@ def score_parties(columns: Sequence[ColumnScore]) -> list[PartyScore]:
     keys = ("right", "unknown", "guess", "gain")
     means = {w: {key: fmean(getattr(one, key) or 0.0 for one in own) for key in keys} for w, own in held.items()}
     leaked = {column.worker for column in columns if column.leaked}
+    parts = {w: (boxes[w].cut(x), boxes[w].cut(truth), [one for one in columns if one.worker == w]) for w in means}
     return [
-        PartyScore(worker=worker, values=Right(**means[worker], leaked=worker in leaked)) for worker in sorted(means)
+        PartyScore(worker=w, values=Right(**means[w], leaked=w in leaked), rows=score_rows(*parts[w]))
+        for w in sorted(means)
     ]
 
 

@@ -52,10 +52,35 @@ def test_of_equal_attacks_the_first_is_named_and_chance_hides_no_leak():
 
 
 def test_whole_rows_stand_for_their_columns_in_the_sentence():
-    rows = finding(what="rows", learned="all 9 whole rows of worker 0")
+    rows = finding(what="rows", learned="all 9 whole rows of worker 0", target="worker 0", beyond=1.0)
     columns = finding(what="columns", learned="all 4 columns of worker 0", target="worker 0")
-    found = conclude(made_audit(attempt(rows, columns)), SEATS[:1])
-    assert found.sentences == ["The coordinator: all 9 whole rows of worker 0; after 6 rounds, by exact."]
+    other = finding(what="columns", learned="one column of worker 1", beyond=0.6)
+    found = conclude(made_audit(attempt(rows, columns, other)), SEATS[:1])
+    said = "The coordinator: all 9 whole rows of worker 0; {}after 6 rounds, by exact."
+    assert found.sentences == [said.format("one column of worker 1; ")]
+    few = finding(what="rows", learned="2 of 9 whole rows of all", target="workers 0 and 1", beyond=0.2, state="partly")
+    found = conclude(made_audit(attempt(rows, columns, few)), SEATS[:1])
+    assert found.sentences == [said.format("2 of 9 whole rows of all; ")]
+    whole = finding(what="rows", learned="all 9 whole rows", target="workers 0 and 1", beyond=1.0)
+    found = conclude(made_audit(attempt(rows, columns, other, whole)), SEATS[:1])
+    assert found.sentences == ["The coordinator: all 9 whole rows; after 6 rounds, by exact."]
+
+
+def test_records_that_are_whole_at_one_party_single_people_out():
+    rows = finding(what="rows", target="worker 0", sentence="The coordinator knows 8 whole rows of worker 0.")
+    none = finding(what="rows", target="workers 0 and 1", state="guess", leaked=0.0, beyond=0.95)
+    found = conclude(made_audit(attempt(rows, none)), SEATS)
+    risk = {name: (here, why) for name, here, _, why in auditor.risks(found)}
+    assert risk["singling out"][0] == "shown"
+    assert "8 whole rows of worker 0" in risk["singling out"][1]
+
+
+def test_the_matrix_begins_with_what_leaked_most_and_counts_nothing_that_chance_may_explain():
+    doubtful = attempt(finding(beyond=0.1, state="partly"), finding(beyond=0.6, state="guess"), attack="dlg")
+    audit = conclude(made_audit(doubtful, attempt(finding(beyond=0.7), attack="rgap"), attempt(finding())), SEATS)
+    (matrix,) = (one.blocks[0] for one in chapters(audit) if one.key == "matrix")
+    said = [tuple(entry.text for entry in line) for line in matrix.lines]
+    assert [text for _, text in said] == ["leaked 0.80", "leaked 0.70", "partly leaked 0.10"]
 
 
 def test_the_worst_finding_comes_first_and_those_under_defences_last():

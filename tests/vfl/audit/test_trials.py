@@ -24,6 +24,7 @@ from vfl.audit.defending.defences import (
 from vfl.audit.document import chapters, texts
 from vfl.audit.document.page import audit_page
 from vfl.audit.plan import Planned, all_seats, plan_attacks
+from vfl.audit.recording import played_config
 from vfl.audit.schema import Training, Trial
 from vfl.config import parse_config
 from vfl.config.places import PLACES
@@ -114,6 +115,10 @@ def test_where_none_holds_against_all_the_audit_says_so(broken):
     assert found.sentence.startswith(said)
     held = "held by a, which worker 0, label_clusters broke." if broken else "held by a."
     assert f"The coordinator, exact: {held}" in found.sentence
+    assert "more came to no result" not in found.sentence
+    late = recommended(trial("a", 0.9, BOTH[:1], **other), Trial(defence="b"))
+    assert late.sentence.startswith(said)
+    assert late.sentence.endswith("1 more came to no result: nothing is known of it.")
 
 
 def test_only_attackers_above_the_limit_are_met_and_each_seat_s_worst():
@@ -358,14 +363,26 @@ def test_a_defence_must_act_where_an_attack_looked():
 
 def test_an_attacker_that_knows_of_the_defence_is_among_them_or_it_is_said_why_not():
     still = config(training={"lr": 0.0}, federation=CONFIG["federation"] | {"epochs": 40})
-    planned, why = told_attackers(named_candidate({"name": "prune", "keep": 0.1}), setting(still))
+    planned, why = told_attackers(named_candidate({"name": "prune", "keep": 0.1}), seats_of(still))
     assert [one.section.options for one in planned] == [{"told": {"name": "prune"}}]
     assert why == ""
-    planned, why = told_attackers(named_candidate("prune"), setting(config()))
+    planned, why = told_attackers(named_candidate("prune"), seats_of(config()))
     assert planned == []
     assert "averaging (told: prune), cannot run here: it needs frozen parameters" in why
-    planned, why = told_attackers(named_candidate({"answers": {"name": "marvell"}}), setting(config()))
-    assert why == "no attack here can be told of marvell"
+
+
+@pytest.mark.parametrize(("name", "classes"), [("marvell", 2), ("marvell", 3), ("discretise", 2)])
+def test_a_worker_is_told_of_noise_on_answers_where_it_can_be(name, classes):
+    both = together([named_candidate({"answers": {"name": name}}), named_candidate("soteria")])
+    planned, why = told_attackers(both, seats_of(config(), classes), ATTACKERS["answers"])
+    able = (name, classes) == ("marvell", 2)
+    assert [one.name for one in planned] == ["worker 0, label_direction (told: true)"] * able
+    assert all(one.told and one.seats == (WORKER,) for one in planned)
+    none = "" if able else f"no attack here can be told of {name} on answers; "
+    if classes == 3:
+        none = "the attacker that is told of it, label_direction (told: true), cannot run here: it needs two classes"
+    assert why.startswith(none)
+    assert why.endswith("no attack here can be told of soteria on uploads")
 
 
 def test_every_attack_is_planned_from_every_seat_that_it_can_be_played_from():
@@ -383,5 +400,24 @@ def test_every_attack_is_planned_from_every_seat_that_it_can_be_played_from():
     assert "frozen parameters" in refused.refusal
 
 
-def _at(seat, known, own):
-    return Setting.at(own, seat, known.boxes[seat.worker], 2, samples=100)
+def test_where_the_federation_runs_a_party_that_breaks_the_protocol_has_a_seat():
+    known = seats_of(config(model={"name": "mlp", "hidden": [64]}))
+    names = {one.name: one for one in plan_attacks(known, config(), runs=True)}
+    isolate = names["the malicious coordinator, isolate"]
+    assert isolate.adversary == {"coordinator": "malicious"}
+    assert "which follows the protocol" not in isolate.refusal
+    assert not names["the coordinator, exact"].seats[0].malicious
+    replayed = {one.name: one for one in plan_attacks(known, config())}
+    assert "which follows the protocol" in replayed["the coordinator, isolate"].refusal
+    played = played_config(config(auxiliary=5, adversary="label_holder"), isolate.adversary, isolate.section)
+    assert (played.adversary.coordinator, played.attack.name, played.auxiliary) == ("malicious", "isolate", 0)
+
+
+def seats_of(own, classes=2):
+    """What the coordinator and a worker know at the start."""
+    known = Setting.of(own, partition((30,), 2), classes, 100)
+    return {COORDINATOR: known, WORKER: _at(WORKER, known, own, classes)}
+
+
+def _at(seat, known, own, classes=2):
+    return Setting.at(own, seat, known.boxes[seat.worker], classes, samples=100)

@@ -63,6 +63,8 @@ def recommend(run: Run, tried: Defending) -> Recommendation:
     parts = [_nearest(name, done) for name in names]
     many = f"None of the {len(done)} defences that were tried" if len(done) > 1 else "The one defence that was tried"
     verb = "keeps" if len(done) > 1 else "does not keep"
+    left = len(audit.trials) - len(done)
+    parts.append(f"{left} more came to no result: nothing is known of {'them' if left > 1 else 'it'}." if left else "")
     return Recommendation(sentence=" ".join([f"{many} {verb} every seat below {limit}.", *filter(None, parts)]))
 
 

@@ -1,7 +1,7 @@
 """Which defences an audit tries: those that act where a seat learned too much, mild ones before strong ones."""
 
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,8 @@ SEEN: dict[str, Place] = {"outputs": "outputs", "answers": "answers", "gradients
 """At which place a defence changes what an attack used."""
 SEATS: dict[SeatKind, Place] = {"label_holder": "outputs", "worker": "answers", "coordinator": "uploads"}
 """The same for an attack that does not say what it used, by its seat."""
+NOISY = ("marvell", "max_norm", "noise")
+"""Defences that draw noise on answers anew in every round: what a worker's attack on labels can be told of."""
 LAST = ("breaker", "soteria", "clip")
 """They stop training, or little: tried last."""
 
@@ -112,36 +114,51 @@ def _chain(tree: Any) -> str:
     return str(tree)
 
 
-def told_attackers(candidate: Candidate, setting: Setting) -> tuple[list[Planned], str]:
-    """Return attackers at the coordinator that know of a defence of uploads, and a sentence on why there is none."""
-    names = [one["name"] for tree in candidate.section.values() for one in _sections(tree)]
-    uploads = [one["name"] for one in _sections(candidate.section.get("uploads", []))]
-    planned, refused = [], []
-    for section in (told for name in uploads for told in _told(name, candidate)):
-        refusal = refusal_of(section, setting)
-        if refusal is None:
-            planned.append(Planned((COORDINATOR,), section, told=True))
-        else:
-            refused.append(
-                f"the attacker that is told of it, {attack_words(section)}, cannot run here: {reason(refusal)}"
-            )
-    if planned:
-        return planned, ""
-    return [], "; ".join(refused) or f"no attack here can be told of {' and '.join(names)}"
+def told_attackers(
+    candidate: Candidate, settings: Mapping[Seat, Setting], against: Sequence[Planned] = ()
+) -> tuple[list[Planned], str]:
+    """Return attackers that know of a defence, and a sentence on what of it none can be told of, or why none can run.
+
+    They know of a defence of uploads at the coordinator, of one of answers at the workers that it is tried `against`.
+    """
+    planned, missing = list[Planned](), list[str]()
+    for place, tree in candidate.section.items():
+        names = [one["name"] for one in _sections(tree)]
+        told = [one for name in names for one in _told(place, name, tree)]
+        plans = [Planned((seat,), one, told=True) for seat in _curious(place, settings, against) for one in told]
+        refused = {one.name: refusal_of(one.section, settings[one.seats[0]]) for one in plans}
+        able = [one for one in plans if refused[one.name] is None]
+        planned += able
+        if not able:
+            missing += dict.fromkeys(
+                f"the attacker that is told of it, {attack_words(one.section)}, cannot run here: {reason(refusal)}"
+                for one in plans
+                if (refusal := refused[one.name]) is not None
+            ) or [f"no attack here can be told of {' and '.join(names)} on {place}"]
+    return planned, "; ".join(missing)
 
 
-def _told(name: str, candidate: Candidate) -> Iterator[PluginSection]:
+def _curious(place: Place, settings: Mapping[Seat, Setting], against: Sequence[Planned]) -> list[Seat]:
+    """Return the seats that see what is sent from a place, or to it: of workers those that learned too much, if any."""
+    seats = [seat for seat in settings if SEATS[seat.kind] == place]
+    learned = {seat for one in against for seat in one.seats}
+    return [seat for seat in seats if seat in learned or seat == COORDINATOR] or seats
+
+
+def _told(place: Place, name: str, tree: Any) -> Iterator[PluginSection]:
+    """Yield attacks that are told of a defence at a place, in the form that each attack has for it."""
     for attack in attacks.names():
         try:
             fields = attacks.find(attack).model_fields
         except UserError:
             continue
-        if name == "indices" and "trust_indices" in fields:
+        if place == "uploads" and name == "indices" and "trust_indices" in fields:
             yield PluginSection.model_validate({"name": attack, "trust_indices": False})
-        elif "told" in fields:
-            bits = next((one["bits"] for one in _sections(candidate.section["uploads"]) if one.get("bits")), None)
+        elif "told" in fields and (place == "uploads" or (place == "answers" and name in NOISY)):
+            bits = next((one["bits"] for one in _sections(tree) if one.get("bits")), None)
             known = {} if bits is None else {"bits": bits}
-            section = PluginSection.model_validate({"name": attack, "told": {"name": name, **known}})
+            said = {"name": name, **known} if place == "uploads" else True
+            section = PluginSection.model_validate({"name": attack, "told": said})
             try:
                 attacks.build(section)
             except CafeError:

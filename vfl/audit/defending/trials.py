@@ -142,9 +142,10 @@ def _carry_out_trial(
         watch.ends(name, trial.sentence)
         return
     watch.ends(name, "trained")
-    setting = {seat: Transcript(path).setting for seat, path in recording.transcripts.items()}
-    told, trial.told = told_attackers(candidate, next(iter(setting.values())))
-    against = [*tried.against(candidate), *told]
+    settings = {seat: Transcript(path).setting for seat, path in recording.transcripts.items()}
+    worst = tried.against(candidate)
+    told, trial.told = told_attackers(candidate, settings, worst)
+    against = [*worst, *told]
     bench = Bench(recording, run.out, candidate.label, trial.folder)
     if all_of_them:
         made = attempt_all(run, bench, against, watch, until=until)
@@ -260,5 +261,6 @@ def _try_together(run: Run, tried: Defending, watch: CellsProgress, *, until: fl
         if not gave_way:
             return
         sees = places_of(run, attackers_above(run, tried.planned))
-        for place in {sees.get(name, "uploads") for name in gave_way}:  # one that was told is the coordinator
+        # one that was told is the coordinator, or a worker
+        for place in {sees.get(name, "answers" if name.startswith("worker") else "uploads") for name in gave_way}:
             ranked[place] = ranked.get(place, [])[1:]

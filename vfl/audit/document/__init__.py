@@ -90,16 +90,28 @@ def _rows(audit: Audit) -> Chapter:
     for shown in audit.examples:
         lines = []
         for row in shown.rows:
+            if row.pictures:
+                pair = (
+                    Entry(f"{row.name}, {what}", picture=one) for what, one in zip(_KINDS, row.pictures, strict=True)
+                )
+                lines.append((Entry(row.name), *pair, *map(Entry, row.found)))
+                continue
             lines.append((Entry(row.name), Entry("real"), *map(Entry, row.real)))
             found = zip(row.found, row.real, strict=True)
             lines.append(
                 (Entry(""), Entry("rebuilt"), *(Entry(one, "" if one == real else "wrong") for one, real in found))
             )
-        title = f"{shown.adversary}, by {shown.attack}"
+        title = f"{shown.adversary}, by {shown.attack}" + (f" ({shown.note})" if shown.note else "")
+        head: tuple[str, ...] = ("row", "")
         widths = (1.0, 0.8, *(1.0 for _ in shown.columns))
-        blocks.append(Grid(("row", "", *shown.columns), tuple(lines), title, widths))
+        if any(row.pictures for row in shown.rows):
+            head, widths = ("image", *_KINDS), (1.0, 1.0, 1.0, 3.0)
+        blocks.append(Grid((*head, *shown.columns), tuple(lines), title, widths))
     lead = "Real, and as the adversary rebuilt it from what it was sent. In their own units; what differs is marked."
-    return Chapter("rows", "Rows, side by side", lead, tuple(blocks))
+    return Chapter("rows", "Real and rebuilt, side by side", lead, tuple(blocks))
+
+
+_KINDS = ("real", "rebuilt")
 
 
 def _columns(audit: Audit) -> Chapter:
@@ -150,11 +162,16 @@ def _defence(name: str) -> str:
     return "no defence" if name == NONE else name
 
 
-def _severity(attempt: Attempt | None) -> tuple[int, int]:
-    """Return where an attempt stands in the matrix: what leaked first, what was refused last."""
+def _severity(attempt: Attempt | None) -> tuple[int, int, float]:
+    """Return where an attempt stands in the matrix: what leaked most first, what was refused last."""
     if attempt is None:
-        return 0, 0
-    return OUTCOMES.index(attempt.outcome), ORDER.index(attempt.state)
+        return 0, 0, 0.0
+    return OUTCOMES.index(attempt.outcome), ORDER.index(attempt.state), -_most(attempt)
+
+
+def _most(attempt: Attempt) -> float:
+    """Return how much is known of what is known best; what chance may explain is none of it where more is shown."""
+    return max((one.beyond for one in attempt.findings if one.state == attempt.state), default=0.0)
 
 
 OUTCOMES: tuple[Outcome, ...] = ("done", "out of time", "failed", "not run", "refused")
@@ -172,7 +189,7 @@ def _place(attempt: Attempt | None, limit: float) -> Entry:
     link = f"{attempt.folder}/report.html" if attempt.folder else ""
     if not attempt.findings:
         return Entry("not scored", "open", link)
-    most = max(one.beyond for one in attempt.findings)
+    most = _most(attempt)
     if attempt.state == "guess" and not is_clear(attempt, limit):
         return Entry(f"not clear {most:.2f}", "open", link)
     return Entry(f"{LABELS[attempt.state]} {most:.2f}", attempt.state, link)

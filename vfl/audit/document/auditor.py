@@ -1,7 +1,7 @@
 """An audit in the words that auditors use: NIST AI 100-2, the EDPB's Opinion 28/2024, and the risks of WP 216."""
 
 from vfl.audit.findings import WHOLE
-from vfl.audit.judgement import who
+from vfl.audit.judgement import ORDER, who
 from vfl.audit.schema import Audit, Finding
 
 LEAD = (
@@ -30,8 +30,10 @@ _KNOWLEDGE = {
 
 def knowledge(seat: str, audit: Audit) -> tuple[str, str]:
     """Return what a seat knows, and what it can do."""
-    parts = [text for name, text in _KNOWLEDGE.items() if name in seat]
+    parts = [text for name, text in _KNOWLEDGE.items() if name in seat.replace("malicious ", "")]
     passive = "passive (honest but curious): it follows the protocol and reads what it is sent"
+    if "malicious" in seat:
+        passive = "active (malicious): it also orders, answers or uploads what its attack proposes"
     many = [one for one in audit.attempts if who(one.adversary) == seat and isinstance(one.adversary, list | tuple)]
     together = "; they put together what they see (collusion)" if many else ""
     return " – and: ".join(parts) or "what it records itself", passive + together
@@ -93,7 +95,7 @@ def risks(audit: Audit) -> list[tuple[str, str, str, str]]:
     found = []
     for name, whats in kinds.items():
         own = [one for one in audit.findings if _shows(name, one, whats) and one.defence == audit.base]
-        worst = max(own, key=lambda one: one.beyond, default=None)
+        worst = min(own, key=lambda one: (ORDER.index(one.state), -one.beyond), default=None)
         if worst is None:
             found.append((name, "not tested", "open", means[name]))
         else:

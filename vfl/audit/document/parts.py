@@ -9,11 +9,13 @@ LABELS: dict[State, str] = {"leaked": "leaked", "partly": "partly leaked", "gues
 
 @dataclass(frozen=True)
 class Entry:
-    """A place of a table: its text, the state that colours it, and the report that it leads to."""
+    """A place of a table: its text, the state that colours it, the report that it leads to, or a picture."""
 
     text: str
     state: str = ""
     link: str = ""
+    picture: str = ""
+    """PNG as a data URI; `text` says what it shows."""
 
 
 @dataclass(frozen=True)

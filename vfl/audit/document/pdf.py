@@ -1,6 +1,8 @@
 """audit.pdf: the audit's document on paper, by fpdf2, with the letters of matplotlib's DejaVu fonts."""
 
+from base64 import b64decode
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,7 +63,7 @@ class _Sheet:
         self._text(audit.headline, 15, INK, bold=True)
         pdf.ln(2)
         if audit.recommendation.sentence:
-            self._text(audit.recommendation.sentence, 10, MUTED)
+            self._text(f"What stops it: {audit.recommendation.sentence}", 10, MUTED)
         if not audit.complete:
             self._text("This audit is not complete: what was not tried, and why, is below.", 10, BANNERS["partly"])
 
@@ -142,7 +144,12 @@ class _Sheet:
                     fill = COLOURS.get(entry.state, PAPER)
                     wrong = entry.state == "wrong"
                     style = FontFace(color=RED if wrong else INK, emphasis="U" if wrong else None, fill_color=fill)
-                    row.cell(entry.text, style=style, link=self._why if entry.link == WHY else entry.link or None)
+                    link = self._why if entry.link == WHY else entry.link or None
+                    if entry.picture:
+                        picture = BytesIO(b64decode(entry.picture.partition(",")[2]))
+                        row.cell(img=picture, img_fill_width=True, style=style)
+                    else:
+                        row.cell(entry.text, style=style, link=link)
         pdf.ln(3)
 
     def _text(self, text: str, points: float, colour: tuple[int, int, int], bold: bool = False) -> None:
