@@ -22,7 +22,7 @@ def repository(root: Path = ROOT) -> str | None:
     """Return the address of the project's repository, None where pyproject.toml has none."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     address = project.get("urls", {}).get("Repository")
-    return None if address is None else str(address).rstrip("/")
+    return None if address is None else str(address).rstrip("/").removesuffix(".git")
 
 
 def write_links(root: Path, address: str | None) -> None:

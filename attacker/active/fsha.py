@@ -101,7 +101,8 @@ class _Hijacking:
             error, mean = _errors(found[: len(whole)], box.cut(whole).float())
             notes.append(
                 f"Worker {worker}: the slices of known samples, rebuilt from what the worker sent of them, have a mean "
-                f"squared error of {error:.3g}, from the pilot's outputs {side.error:.3g}; their mean has {mean:.3g}."
+                f"squared error of {error:.3g} (of what the attack's own pilot sends {side.error:.3g}); guessing their "
+                f"mean {mean:.3g}."
             )
             found[: len(whole)] = box.cut(whole)
             slices.append(found)

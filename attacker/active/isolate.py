@@ -126,8 +126,5 @@ class _Isolating:
     def _note(self) -> str:
         used = [batch for batch in self._apart if batch.rounds]
         each = ", ".join(str(len(batch.rounds)) for batch in used[:6]) + (", …" if len(used) > 6 else "")
-        return (
-            f"The malicious coordinator chose batch and parameters of {sum(len(one.rounds) for one in used)} rounds: "
-            f"{each} for the {len(used)} of {len(self._batches)} batches that it took apart. Certified is a row that "
-            f"two directions agree on to {CERTIFIED:g}."
-        )
+        taken = f"took {len(used)} of {len(self._batches)} batches apart, by the parameters it chose for {each} rounds"
+        return f"The malicious coordinator {taken}. It certifies a row that it found twice, the same to {CERTIFIED:g}."

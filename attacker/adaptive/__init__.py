@@ -219,8 +219,10 @@ class AveragingAttack:
         ]
         lost = sum(int(own.h[:, 0].isnan().sum()) for own in solved)
         if lost:
-            notes.append(f"Nothing leaked for {lost} of {self._setting.samples * self._setting.workers} slices.")
+            of = self._setting.samples * self._setting.workers
+            notes.append(f"{lost} of {of} slices leaked nothing: their gradients are no larger than rounding.")
         error = torch.cat([fit.error[own.h[:, 0].isfinite()] for fit, own in zip(fits, solved, strict=True)])
         if len(error) and not self._kind:
-            notes.append(f"Where gradients are not of rank one they suggest an error of h of {error.median():.1g}.")
+            likely = f"a relative error of {error.median():.1g} (median)"
+            notes.append(f"The noise that is left suggests {likely} in what enters the attacked layer.")
         return notes + [finding.sentence for finding in self._detector.findings]

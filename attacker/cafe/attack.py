@@ -177,10 +177,10 @@ class CafeAttack:
         if not self.iterations[2]:
             notes.append("Step III never began, so there is no data; more rounds, or larger thresholds, are needed.")
         if not self._options.alpha:
-            notes.append("With alpha 0 nothing tells the labels.")
+            notes.append("The attack recovered no labels: its option alpha is 0, and then nothing tells them.")
         missing = int((~self._drawn).sum())
         if missing:
-            notes.append(f"{missing} samples were never drawn.")
+            notes.append(f"The attack never drew {missing} samples, so nothing was recovered of them.")
         return notes
 
     def state(self) -> dict[str, Tensor]:

@@ -138,6 +138,7 @@ class ExactAttack:
         found = [own.h[order] for own, order in zip(solved, joined.orders, strict=True)]
         inverted = early.reordered(joined.orders) if early else self._invert(cells, bottoms, found, progress)
         certificates = self._certify(inverted, joined.labels)
+        by = self._choice.method.replace("_", " ")
         return Recovery(
             slices=inverted.slices if inverted else None,
             representations=tuple(h.float() for h in found),
@@ -154,7 +155,7 @@ class ExactAttack:
                 *prior(self._setting, self._choice.layers, self._inversion),
             ),
             notes=(
-                f"The attack took the gradients of batches apart, by sample: {self._choice.method.replace('_', ' ')}.",
+                f"The attack split each batch's gradients into those of its samples, by {by}.",
                 *((f"{self._choice.remark}.",) if self._choice.remark else ()),
                 *notes_on_gradients(cells, residual, self._rounds, solved),
                 *notes_on_models(self._setting, self._choice, bottoms, residuals=residual, inverted=inverted),
@@ -254,7 +255,8 @@ class Either:
         try:
             trial.recover(progress)
         except UserError as error:  # a run that ended early
-            return replace(first, notes=(*first.notes, f"By least squares nothing more: {error}."))
+            note = f"The attack then tried least squares, which gave nothing more: {error}."
+            return replace(first, notes=(*first.notes, note))
         after = trial.explained
         if after <= before:
             note = f"Least squares was tried too: it explains {after} of {slices} slices, subspaces {before}."

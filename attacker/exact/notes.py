@@ -19,7 +19,7 @@ from vfl.partition import Shape
 from vfl.recovery import CERTIFIED
 
 NOT_RECOVERED = "their gradients are zero, or these rounds do not tell them from other samples'; more rounds may"
-ALTERED = "The gradients look altered: their residuals are far above rounding (a defence?)."
+ALTERED = "The gradients look altered (a defence?): what was found leaves more of them unexplained than rounding would."
 FAR = 1e-3
 """A median residual above this is not rounding: a worker changed its gradients."""
 
@@ -59,10 +59,10 @@ def notes_on_certificates(certificates: Tensor | None, evidence: Evidence) -> li
     count = int(wrong.any(dim=1).sum())
     if count:
         doubt = "they do not explain all gradients that they are in, or other values would explain those as well"
-        notes.append(f"Do not trust {count} samples: {doubt}.")
+        notes.append(f"Do not trust {count} of {len(wrong)} samples: {doubt}.")
     rest = int((unknown.any(dim=1) & ~wrong.any(dim=1)).sum())
     if rest:
-        notes.append(f"Of {rest} samples the gradients do not say whether what was found is right.")
+        notes.append(f"For {rest} of {len(wrong)} samples the gradients do not say whether what was found is right.")
     return notes
 
 

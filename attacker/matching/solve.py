@@ -68,9 +68,10 @@ class MatchingAttack:
         )
 
     def _notes(self, values: torch.Tensor, silent: int, missing: int) -> list[str]:
-        notes = [f"The objective ends at {values.nanmedian():.1e} (the median of {len(values)} problems)."]
+        ends = f"the objective, which is 0 where they match, ends at {values.nanmedian():.1e} (the median)"
+        notes = [f"The attack searched {len(values)} times for data whose gradients match; {ends}."]
         if silent:
-            notes.append(f"{silent} of {len(values)} problems have gradients of zeros, which tell nothing.")
+            notes.append(f"In {silent} of {len(values)} searches all gradients are zero, which tells nothing.")
         if missing:
             notes.append(f"{missing} samples were not attacked: they are in no kept round, or beyond attack.samples.")
         return notes

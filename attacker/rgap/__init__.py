@@ -1,6 +1,7 @@
 """`rgap`: one sample's gradients inverted layer by layer from the output to the input, each by linear equations."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from pydantic import Field
@@ -77,14 +78,17 @@ class RGapAttack:
         slices = [torch.full((setting.samples, *box.shape), torch.nan) for box in setting.boxes]
         labels = torch.full((setting.samples,), -1)
         lacking: list[str] = []
-        combined = 0
+        combined = silent = given_up = 0
         for number, problem in enumerate(problems):
-            single = len(problem.indices) == 1
+            single, lacked = len(problem.indices) == 1, len(lacking)
             with one_thread():
                 found, u = self._invert(problem, lacking)
                 for worker, (x, k) in found.items():
                     if not single or self._unexplained(problem, worker, x, k) < NOISE:
                         slices[worker][problem.indices] = x.float()
+                    else:
+                        given_up += 1
+                silent += len(problem.indices) * (setting.workers - len(found) - len(lacking) + lacked)
             if single and bool((u != 0).any()):
                 labels[problem.indices] = u.argmin()
             combined += 0 if single else len(problem.indices)
@@ -97,7 +101,7 @@ class RGapAttack:
             labels=labels,
             rounds=tuple(self._collector.rounds),
             used=("indices", "parameters", "gradients"),
-            notes=tuple(self._notes(slices, lacking, combined)),
+            notes=tuple(self._notes(problems, lacking, combined=combined, silent=silent, given_up=given_up)),
         )
 
     def _invert(self, problem: Problem, lacking: list[str]) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]:
@@ -145,17 +149,23 @@ class RGapAttack:
                 if isinstance(step.layer, nn.Conv2d) and (problem := _too_few_or_many(step)):
                     raise RefusalError("rgap", Lack(SOLVABLE, f"layer {step.name} of worker {worker} {problem}"))
 
-    def _notes(self, slices: list[Tensor], lacking: list[str], combined: int) -> list[str]:
+    def _notes(
+        self, problems: Sequence[Problem], lacking: list[str], *, combined: int, silent: int, given_up: int
+    ) -> list[str]:
         notes = []
+        left_out = self._setting.samples - len({row for problem in problems for row in problem.indices.tolist()})
         if combined:
             notes.append(
                 f"{combined} samples came in batches of several: they all get one combination of their batch's samples."
             )
         if lacking:
             notes.append(f"{len(lacking)} slices are not determined; for one, {lacking[0]}.")
-        silent = sum(int((~part.flatten(1).isfinite().all(dim=1)).sum()) for part in slices) - len(lacking)
-        if silent > 0:
-            notes.append(f"{silent} slices leaked nothing or were in no batch that was attacked.")
+        if silent:
+            notes.append(f"{silent} slices leaked nothing: their gradients are zero.")
+        if given_up:
+            notes.append(f"{given_up} slices were given up: what was found does not explain their gradients.")
+        if left_out:
+            notes.append(f"{left_out} samples were in no batch that was attacked.")
         return notes
 
 

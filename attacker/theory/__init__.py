@@ -137,20 +137,18 @@ class TheoryAttack:
     def _notes(self, residuals: Tensor, matched: bool) -> list[str]:
         samples, workers = residuals.shape
         held = residuals < UNSURE
-        notes = [
-            f"{int(held.all(dim=1).sum())} of {samples} samples meet the condition (two exclusively active neurons) at "
-            f"every worker, {int(held.sum())} of {samples * workers} slices at theirs."
-        ]
+        slices = (
+            f"{int(held.sum())} of {samples * workers} slices do, {int(held.all(dim=1).sum())} of {samples} samples"
+        )
+        notes = [f"The attack finds slices that alone in their batch turn on two units: {slices} at every worker."]
         some = held.any(dim=1) & residuals.isnan().any(dim=1)
         if bool(some.any()) and workers > 1 and self._setting.batch_size > 1 and not self._options.disaggregate:
-            notes.append(
-                f"{int(some.sum())} samples lack a slice, so nothing says which of their other slices belong together."
-            )
+            known = f"{int(some.sum())} samples were found at some workers and not at others"
+            notes.append(f"{known}: nothing says which of their slices belong together.")
         wrong = int((residuals >= UNSURE).sum())
         if wrong:
-            notes.append(
-                f"{wrong} slices contradict what came back from the top model: mixtures, or mismatched slices."
-            )
+            why = "the top model's gradients contradict them: mixtures of samples, or another sample's slices"
+            notes.append(f"Do not trust {wrong} slices: {why}.")
         if not matched:
             notes.append(
                 "The top model is not affine, so candidates of different workers were not matched: slices of different "

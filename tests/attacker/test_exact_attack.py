@@ -140,7 +140,7 @@ def test_rows_of_a_table_by_least_squares():
     for box, found in zip(setting.boxes, recovery.slices, strict=True):
         torch.testing.assert_close(found, box.cut(x), rtol=0, atol=1e-3)
     assert torch.equal(recovery.labels, y)
-    assert "The attack took the gradients of batches apart, by sample: least squares." in recovery.notes
+    assert "The attack split each batch's gradients into those of its samples, by least squares." in recovery.notes
 
 
 def test_least_squares_and_subspaces_agree():

@@ -101,7 +101,7 @@ def test_where_subspaces_leave_rows_open_least_squares_is_tried_and_said_to_be_u
     assert right_rows(given, x, recovery) == 1.0
     assert torch.equal(recovery.labels, y)
     assert recovery.notes[:2] == (
-        "The attack took the gradients of batches apart, by sample: least squares.",
+        "The attack split each batch's gradients into those of its samples, by least squares.",
         "Subspaces were tried first: they explain 0 of 24 slices, least squares 24.",
     )
 
@@ -109,7 +109,7 @@ def test_where_subspaces_leave_rows_open_least_squares_is_tried_and_said_to_be_u
 def test_where_subspaces_find_all_least_squares_is_not_tried():
     given = small_linear(6, model=PluginSection(name="mlp", hidden=[64]), batch_size=2, rounds=36)
     recovery = recover_small(given)[2]
-    assert recovery.notes[0] == "The attack took the gradients of batches apart, by sample: subspaces."
+    assert recovery.notes[0] == "The attack split each batch's gradients into those of its samples, by subspaces."
     assert recovery.certified.all()
 
 

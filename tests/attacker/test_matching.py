@@ -226,7 +226,7 @@ def test_gradients_of_zeros_give_finite_data_and_no_labels(attack, batch_size):
     recovery = attacked(attack, setting_for(x, batch_size), x, y, silenced, iterations=3)
     assert all(part.isfinite().all() for part in recovery.slices)
     assert recovery.labels.tolist() == [-1, -1, -1]
-    assert any("tell nothing" in note for note in recovery.notes)
+    assert any("tells nothing" in note for note in recovery.notes)
 
 
 def test_tables_are_matched_without_pixel_range_or_smoothness():

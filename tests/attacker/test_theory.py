@@ -83,7 +83,7 @@ def test_what_meets_the_condition_is_exact_and_counted(threshold, classes):
     assert expected >= 12
     certified = recovery.certified
     assert certified.sum() >= 5  # one round must say all of them: those whose batch came back whole
-    assert recovery.notes[0].startswith(f"{expected} of 24 samples meet the condition")
+    assert recovery.notes[0].endswith(f" {expected} of 24 samples at every worker.")
     found = assemble(given.boxes, recovery.slices)[certified]
     nearest = torch.cdist(found, x).min(dim=1)
     assert nearest.values.max() < 1e-5
@@ -107,7 +107,7 @@ def test_without_exclusive_neurons_nothing_is_claimed():
     x, y = table(), torch.arange(24) % 5
     recovery = recovered(setting(x, PluginSection(name=SHY, threshold=-5.0)), x, y)
     assert all(part.isnan().all() for part in recovery.slices)
-    assert recovery.notes[0].startswith("0 of 24 samples")
+    assert recovery.notes[0].endswith(" 0 of 24 samples at every worker.")
 
 
 def test_disaggregated_every_neuron_is_exclusive():

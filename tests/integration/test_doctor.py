@@ -396,7 +396,7 @@ def test_without_a_file_this_machine_alone_is_checked(tmp_path, monkeypatch):
     assert "ok       here: sockets: processes here reach each other" in well.output
     assert "give a config file to check one" in well.output
     assert "here: system: Linux on " in well.output
-    assert "here: extras: ui, tensorboard, " in well.output
+    assert "here: extras: installed: ui, tensorboard, " in well.output
     monkeypatch.setenv("CAFE_DATA", str(tmp_path))
     assert "data: CAFE_DATA has none of the data sets" in CliRunner().invoke(app, ["doctor"]).output
     monkeypatch.setenv("CAFE_DATA", str(tmp_path / "nowhere"))

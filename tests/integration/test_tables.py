@@ -45,7 +45,7 @@ def adult(tmp_path_factory):
 def test_exact_chooses_least_squares_by_itself_and_recovers_every_row(adult):
     _, summary = adult
     attack = summary["attack"]
-    assert attack["notes"] == ["The attack took the gradients of batches apart, by sample: least squares."]
+    assert attack["notes"] == ["The attack split each batch's gradients into those of its samples, by least squares."]
     assert attack["share_exact"] == 1.0
     assert attack["label_accuracy"] == 1.0
 

@@ -88,7 +88,9 @@ def test_a_bad_file_is_named(tmp_path, text, words):
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere\.yaml cannot be read: No such file"):
+    with pytest.raises(UserError, match=r"my\.csv is data and no config file: `cafe init my\.csv` writes"):
+        load_config(Path("my.csv"))
+    with pytest.raises(UserError, match=r"nowhere\.yaml cannot be read: No such file .*`cafe list configs`"):
         load_config(tmp_path / "nowhere.yaml")
 
 

@@ -65,6 +65,44 @@ def test_a_birthday_or_an_income_that_no_two_share_is_a_feature_and_no_id(tmp_pa
     assert (options["id"], options["columns"]) == ("person", [["born"], ["income"]])
 
 
+def test_a_table_as_a_spreadsheet_writes_it_has_its_own_separator_and_its_price_is_a_number_to_predict(tmp_path):
+    table = tmp_path / "flats.csv"
+    rows = (f"{n};Köln, {n % 3};{20 + n % 7};{100_000 + 977 * n}" for n in range(40))
+    table.write_text("\n".join(("Nr;Ort;m²;price", *rows)) + "\n", encoding="utf-8-sig")
+    init(table, "--out", tmp_path / "run.yaml")
+    config = load_config(tmp_path / "run.yaml")
+    options = config.data.options
+    assert (options["separator"], options["id"], options["columns"]) == (";", "Nr", [["Ort"], ["m²"]])
+    assert (config.training.loss, config.attack.name) == ("squared", "exact")
+
+
+def test_a_curious_label_holder_knows_some_samples_and_where_no_attack_can_run_that_is_said(tmp_path):
+    out = tmp_path / "run.yaml"
+    init("digits", "--adversary", "label_holder", "--out", out)
+    assert (load_config(out).attack.name, load_config(out).auxiliary) == ("inverse_network", 50)
+    assert "No attack can run" in init(ADULT, "--adversary", "label_holder", "--out", out, "--force")
+    assert (load_config(out).attack.name, load_config(out).auxiliary) == ("none", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("größe,b\n1,2\n".encode("latin-1"), "not written in UTF-8"),
+        (b"a,b\n", "no rows below it"),
+        (b"a\n1\n", "at least two columns"),
+        (
+            b"when,paid,stays\n" + b"".join(b'%02d.01.2020,"%d,50",%d\n' % (n, n, n % 2) for n in range(1, 29)),
+            "'when' of .* holds dates",
+        ),
+    ],
+)
+def test_a_file_that_is_no_table_to_us_is_a_sentence(tmp_path, text, words):
+    table = tmp_path / "table.csv"
+    table.write_bytes(text)
+    with pytest.raises(UserError, match=words):
+        init(table, "--out", tmp_path / "run.yaml")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -72,7 +72,7 @@ def test_what_leaked_in_part_is_named_with_its_holder_and_a_guess():
 
 
 def test_an_order_that_was_taken_from_the_truth_is_in_the_headline():
-    assert "No batch tells 119 of the samples apart: which is which was taken from the truth." in (
+    assert "The referee, not the attack, said which is which of 119 that no batch tells apart." in (
         verdict(summary_of(images(1.0, 90.0, ordered=119))).sentence
     )
 

@@ -66,8 +66,10 @@ def init(
         adversary = _ask(f"Who is curious? {CURIOUS}", "coordinator", _curious)
     if defence is None and asks:
         defence = _ask("Which defence? none, or one of `cafe list defences`", "none", _defence)
-    text = starter(Answers(data, label, workers, adversary or "coordinator", defence or "none"))
+    text, attack = starter(Answers(data, label, workers, adversary or "coordinator", defence or "none"))
     out.write_text(text, encoding="utf-8")
+    if attack == "none":
+        print(f"No attack can run from that seat; `cafe list attacks --for {out}` says what each lacks.")
     print(f"{out} is written; next: cafe run {out}")
 
 

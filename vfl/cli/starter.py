@@ -2,7 +2,6 @@
 
 import csv
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,10 @@ MISSING = {"", "?", "NA", "N/A", "NaN", "nan", "null", "NULL"}
 BATCH, MOST_SAMPLES, EPOCHS = 10, 200, (4, 40)
 PREFERRED = ("exact", "label_clusters", "label_direction", "output_inversion", "least_squares", "cosine")
 """Which attack is taken of those that can run: the strongest of the seat first."""
+WITH_HELP, KNOWN = "inverse_network", 4
+"""Where none can run: one that knows some samples already, one in so many."""
+SEPARATORS = (",", ";", "\t", "|")
+"""What may separate a text file's columns: the one by which its first line has the most."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,8 @@ class Answers:
     defence: str
 
 
-def starter(answers: Answers) -> str:
-    """Return the text of a config that runs: the data are loaded, and an attack is chosen that can run."""
+def starter(answers: Answers) -> tuple[str, str]:
+    """Return the text of a config that runs, and its attack: the data are loaded, and one is chosen that can run."""
     data = _data_section(answers)
     tree: dict[str, Any] = {
         "seed": 0,
@@ -47,30 +50,44 @@ def starter(answers: Answers) -> str:
         "attack": {"name": "none"},
     }
     _fit(tree, parse_config(tree, "the answers"))
-    return "\n".join(_lines(tree)) + "\n"
+    return "\n".join(_lines(tree)) + "\n", tree["attack"]["name"]
 
 
 def _fit(tree: dict[str, Any], config: RunConfig) -> None:
     """Fit samples, batches, the attack and the rounds that it needs to the data, which are loaded for it."""
     from attacker.start import refusal_of
     from vfl.datasets.slices import data_facts
+    from vfl.datasets.tables.doubts import QuantityError
     from vfl.plan.workload import needs_of, setting_of
     from worker.defences import defences
 
     for section in config.defence_of(0):
         defences.build(section)
-    facts = data_facts(config)
+    try:
+        facts = data_facts(config)
+    except QuantityError:
+        tree["training"]["loss"] = "squared"
+        config = parse_config(tree, "the answers")
+        facts = data_facts(config)
     samples = min(facts.samples, MOST_SAMPLES)
     if samples < facts.samples and not facts.columns:
         tree["data"]["samples"] = samples
     count = samples if "samples" in tree["data"] else facts.samples
     tree["federation"]["batch_size"] = min(BATCH, max(1, count // 2))
     tree["federation"]["epochs"] = EPOCHS[1]
-    config = parse_config(tree, "the answers")
-    setting = setting_of(config, data_facts(config))
-    seen = setting.seen_by(config)
-    able = (name for name in PREFERRED if refusal_of(PluginSection(name=name), seen) is None)
-    tree["attack"]["name"] = next(able, "none")
+    for helped in (False, True):
+        if helped:
+            tree["auxiliary"] = max(10, count // KNOWN)
+        config = parse_config(tree, "the answers")
+        setting = setting_of(config, data_facts(config))
+        seen = setting.seen_by(config)
+        names = (WITH_HELP,) if helped else PREFERRED
+        able = [name for name in names if refusal_of(PluginSection(name=name), seen) is None]
+        if able:
+            tree["attack"]["name"] = able[0]
+            break
+    else:
+        del tree["auxiliary"]
     config = parse_config(tree, "the answers")
     per_epoch = math.ceil(count / config.federation.batch_size)
     needed = math.ceil(needs_of(config, setting).rounds / per_epoch)
@@ -87,15 +104,20 @@ def _data_section(answers: Answers) -> dict[str, Any]:
     header = table_header(path)
     label = label_in(header, answers.label or header[-1], answers.data)
     section: dict[str, Any] = {"name": kind, "path": answers.data, "label": label}
-    rows = list(_rows(path)) if kind == "csv" else []
-    if path.suffix.lower() == ".tsv":
-        section["separator"] = "\t"
+    rows = list(_rows(path))[1:] if kind == "csv" else []
+    if kind == "csv" and not rows:
+        raise UserError(f"{path} has a line with the columns' names, and no rows below it")
+    if kind == "csv" and _separator(path) != ",":
+        section["separator"] = _separator(path)
     named = next((name for name in header if name != label and _names_rows(name, header, rows)), None)
     if named is not None:
         section["id"] = named
     features = [name for name in header if name not in (label, named)]
     if len(features) < answers.workers:
-        raise UserError(f"--workers {answers.workers}: {path} has {len(features)} columns to share among them")
+        besides = f"the label {label!r}" + (f" and {named!r}, which names the rows" if named else "")
+        raise UserError(
+            f"--workers {answers.workers}: {path} has {len(features)} columns to share among them, besides {besides}"
+        )
     section["columns"] = [list(part) for part in _shared(features, answers.workers)]
     if any(value.strip() in MISSING for row in rows for value in row):
         section["missing"] = "indicator"
@@ -117,31 +139,40 @@ def table_header(path: Path) -> list[str]:
         from vfl.datasets.tables.file import pyarrow
 
         return list(pyarrow("parquet").read_schema(path).names)
-    header = next(_rows(path, from_row=0), [])
+    header = next(_rows(path), [])
     if len(header) < 2:
-        raise UserError(f"{path}: its first line should name at least two columns, separated by commas (.tsv: tabs)")
+        raise UserError(f"{path}: its first line should name at least two columns, separated by commas or semicolons")
     return [name.strip() for name in header]
 
 
-def _rows(path: Path, from_row: int = 1) -> Iterator[list[str]]:
+def _rows(path: Path) -> Iterator[list[str]]:
+    """Yield a text file's rows, that of the columns' names first."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            for number, row in enumerate(csv.reader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",")):
-                if row and number >= from_row:
-                    yield row
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            yield from filter(None, csv.reader(file, delimiter=_separator(path)))
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not written in UTF-8: save it so, in a spreadsheet as “CSV UTF-8”") from None
+    except (OSError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as a table: {error}") from None
+
+
+def _separator(path: Path) -> str:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+    return max(SEPARATORS, key=lambda one: len(next(csv.reader([first], delimiter=one), [])))
 
 
 def _names_rows(name: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Tell whether a column names the rows: no value comes twice; fractions, dates and most counts are features."""
+    from vfl.datasets.tables.file import is_measured
+
     place = header.index(name)
     values = [row[place].strip() for row in rows if len(row) > place]
-    if len(values) <= 20 or len({*values}) < len(values) or any("." in value for value in values):
+    if len(values) <= 20 or len({*values}) < len(values):
         return False
     if all(value.isdigit() for value in values):
         return place == 0 or "id" in name.lower()
-    return not all(re.match(r"\d{4}-\d\d-\d\d", value) for value in values if value)
+    return not all(is_measured(value) for value in values if value not in MISSING)
 
 
 def _shared(names: Sequence[str], parts: int) -> Iterator[Sequence[str]]:
@@ -157,6 +188,7 @@ COMMENTS = {
     "label": "the column that the model predicts; worker 0 holds it",
     "id": "names a row, and is no feature",
     "columns": "which worker holds which columns, worker 0 first: change it to your own parties",
+    "auxiliary": "so many whole samples, the first ones, the curious party knows already, and learns from",
     "missing": "a value that is not there is a category of its own; or refuse, or drop",
     "samples": "the first so many of the file",
     "federation": "a round is one batch; an epoch shows every sample once",

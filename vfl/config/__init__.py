@@ -18,6 +18,8 @@ from vfl.topology import Kind, Topology
 
 EVALUATION_BATCH = 256
 """Test samples that are counted at a time; agreed, so that a worker knows which ones may be asked for together."""
+DATA = (".csv", ".tsv", ".parquet", ".npz")
+"""What the name of a file with data ends in."""
 SILENCE_SECONDS = 30.0
 """How long a party may give no sign of life before its connection counts as lost, if the config does not say."""
 
@@ -275,10 +277,13 @@ def load_config(path: Path, changes: list[str] | None = None) -> RunConfig:
 
 def read_tree(path: Path, kind: str, examples: str) -> dict[str, Any]:
     """Read a YAML file that holds keys; the error names its kind and where examples are."""
+    if path.suffix.lower() in DATA:
+        raise UserError(f"{path} is data and no {kind} file: `cafe init {path}` writes a config that reads it")
     try:
         tree = parse_yaml(read_bounded(find_shipped(path), CONFIG_BYTES).decode("utf-8"))
     except OSError as error:
-        raise UserError(f"the {kind} file {path} cannot be read: {error.strerror}") from None
+        others = f"; `cafe list {examples.rstrip('/')}` lists those that came with cafe" if not path.exists() else ""
+        raise UserError(f"the {kind} file {path} cannot be read: {error.strerror}{others}") from None
     except UnicodeDecodeError:
         raise UserError(f"the {kind} file {path} is not UTF-8 text") from None
     except YamlError as error:

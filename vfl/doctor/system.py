@@ -44,8 +44,8 @@ def check_extras(here: Sheet) -> None:
     """Say which extras are installed, and what cannot be had without the others."""
     lacking = {extra: what for extra, (module, what) in EXTRAS.items() if find_spec(module) is None}
     there = [extra for extra in EXTRAS if extra not in lacking]
-    text = f"{', '.join(there) or 'none'} installed"
+    text = f"installed: {', '.join(there) or 'none'}"
     if lacking:
-        without = "; ".join(f"{extra}: {what}" for extra, what in lacking.items())
-        text += f"; not installed ({without}): pip install 'cafe-vfl[NAME]'"
+        without = "; ".join(f"{extra} ({what})" for extra, what in lacking.items())
+        text += f". Others, by pip install 'cafe-vfl[NAME]': {without}"
     here.ok("extras", text)

@@ -42,7 +42,7 @@ def verdict(summary: Summary) -> Verdict:
     warning = untested(summary)
     label = "defence not tested for real" if state == "guess" and warning else LABELS[state]
     if attack.ordered:
-        sentence += f" No batch tells {attack.ordered} of the samples apart: which is which was taken from the truth."
+        sentence += f" The referee, not the attack, said which is which of {attack.ordered} that no batch tells apart."
     basis = f"Against `{attack.name}` alone: nothing is said of other attacks."
     if warned := malicious_words(summary):
         basis = f"{warned} {basis}"

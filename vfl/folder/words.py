@@ -109,7 +109,8 @@ def _scores(attack: Attack) -> Iterator[Line]:
         guess = f"; guessing the columns' means: {attack.range_mse_baseline:.1e}"
         yield "MSE", f"{attack.range_mse:.1e} in the columns' ranges{guess}"
     if attack.representation_error is not None:
-        yield "inner layer", f"relative error {attack.representation_error:.1e} (median)"
+        error = f"a relative error of {attack.representation_error:.1e} (median)"
+        yield "inner layer", f"what enters each worker's first fully connected layer is known to {error}"
     if leaks(attack):
         yield "beyond a guess", listed(leaks(attack))
     if attack.label_accuracy is not None:

@@ -60,7 +60,7 @@ class AllRounds:
         rows = x[:, :columns].float().split(stack.columns, dim=1)
         slices = tuple(own.reshape(-1, *box.shape) for own, box in zip(rows, setting.boxes, strict=True))
         certificates = self._evidence.certify(slices, labels)
-        solved = f"All samples of {len(stack)} rounds at once: half of the units are explained to {left:.0e} of what"
+        solved = f"The attack solved for all samples of {len(stack)} rounds at once; half of the units are explained to"
         return Recovery(
             slices=slices,
             representations=rows,
@@ -70,7 +70,7 @@ class AllRounds:
             rounds=tuple(one.round for one in self._rounds),
             used=("indices", "parameters", "gradients", *(() if known is None else ("labels",)), "scaled columns"),
             notes=(
-                f"{solved} one sample adds.",
+                f"{solved} {left:.0e} of what one sample adds to them.",
                 *(() if bool(sure.all()) else (f"{HELD.format(int((~sure).sum()), setting.samples)}.",)),
                 *((f"{self._choice.remark}.",) if self._choice.remark else ()),
                 *notes_on_certificates(certificates, self._evidence),

@@ -101,7 +101,7 @@ class OneGradient:
 
     def _notes(self, search: Search, cells: Sequence[Sequence[int]], lost: int) -> Iterator[str]:
         """Yield what there is to say of the search."""
-        yield f"The attack took the gradients of {len(search.solved)} rounds apart, by sample: each on its own."
+        yield f"The attack split the gradients of {len(search.solved)} rounds, each alone, into those of their samples."
         if self._choice.remark:
             yield f"{self._choice.remark}."
         together = sum(map(len, cells))
@@ -138,11 +138,12 @@ class OrTogether:
         try:
             second = self._together.recover(progress)
         except UserError as error:  # a run that ended early
-            return replace(first, notes=(*first.notes, f"By subspaces nothing more: {error}."))
+            note = f"The attack then tried subspaces, which gave nothing more: {error}."
+            return replace(first, notes=(*first.notes, note))
         kept, other, names = first, second, ("one gradient each", "subspaces")
         if certified(second) >= certified(first):
             kept, other, names = second, first, names[::-1]
-        note = f"Of two ways the one that certifies more is kept: {names[0]}, {certified(kept)} slices"
+        note = f"The attack went two ways and kept what certifies more: {names[0]}, {certified(kept)} slices"
         return replace(kept, notes=(*kept.notes, f"{note}; {names[1]}, {certified(other)}."))
 
 

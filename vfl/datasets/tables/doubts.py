@@ -21,6 +21,10 @@ NEARLY = 0.95
 _OF_AN_ID = re.compile(r"(?i:(^|[\W_])(id|uuid|key|number|nr))$|[a-z]I[dD]$")
 
 
+class QuantityError(UserError):
+    """A label that is a quantity, in a run that would make a class of each number."""
+
+
 def doubts_of(label: str, holdings: Sequence[Holding], number: bool = False) -> list[str]:
     """Refuse what cannot be meant, the label as classes if it is no `number`; return a sentence on each doubt."""
     labels = next((own.label for own in holdings if own.label is not None), None)
@@ -54,7 +58,7 @@ def _check_label(name: str, labels: Values) -> list[str]:
             f"(at most {MOST_CLASSES}), name the column in data.categorical"
         )
     if count > MOST_CLASSES or (count > MANY and hardly):
-        raise UserError(f"{finding}; {instead}")
+        raise (UserError if isinstance(labels, Text) else QuantityError)(f"{finding}; {instead}")
     return [f"{finding}: is that meant?"] if count > MANY else []
 
 

@@ -233,7 +233,7 @@ def check_words(name: str, values: Text, source: str) -> None:
             f"{where} holds dates ({plain(words[0])!r} for one); write all of them as 2024-01-31, make numbers of "
             f"them, leave it out of data.columns, {otherwise}"
         )
-    if all(_NUMBER.fullmatch(word) and any(one.isdigit() for one in word) for word in words):
+    if all(map(_is_amount, words)):
         strange = next((word for word in words if not is_number(word)), None)
         if strange is None:  # all are numbers but the empty word, which made the column one of words
             raise UserError(
@@ -244,6 +244,15 @@ def check_words(name: str, values: Text, source: str) -> None:
             f"{where} holds numbers, and {plain(strange)!r} is not written as one: leave out currency, percent and "
             f"thousands signs, write a decimal point and the digits 0 to 9, {otherwise}"
         )
+
+
+def is_measured(word: str) -> bool:
+    """Return whether a word is a number or a date, in whatever notation."""
+    return _DATE.fullmatch(word) is not None or _is_amount(word)
+
+
+def _is_amount(word: str) -> bool:
+    return _NUMBER.fullmatch(word) is not None and any(one.isdigit() for one in word)
 
 
 def is_number(word: str) -> bool:
