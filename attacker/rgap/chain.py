@@ -1,5 +1,7 @@
 """A model as the chain of its layers, read off its trace; what R-GAP cannot invert is refused by name."""
 
+import contextlib
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -68,7 +70,8 @@ def chain(model: nn.Module, shape: Shape, whose: str) -> list[Step]:
     try:
         # Wrapped, because a layer on its own would be traced into
         traced = fx.symbolic_trace(nn.Sequential(model))
-        ShapeProp(traced).propagate(torch.zeros(1, *shape))
+        with contextlib.redirect_stderr(io.StringIO()):  # it prints the traceback of what the model raises
+            ShapeProp(traced).propagate(torch.zeros(1, *shape))
     except Exception as error:  # whatever the model's own code raises when it is traced
         raise _refusal(f"{whose} cannot be followed ({error})") from None
     nodes = list(traced.graph.nodes)

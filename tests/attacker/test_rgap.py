@@ -221,3 +221,9 @@ def test_functions_methods_and_modules_are_all_layers_of_a_chain():
     assert (relu, tanh) == (inverse_relu, inverse_tanh)
     assert steps[4].inputs == (2, 2, 2)
     assert steps[0].parameter("weight") == "conv.weight"
+
+
+def test_a_model_that_takes_no_single_sample_is_refused_without_a_traceback(capsys):
+    with pytest.raises(UserError, match="cannot be followed"):
+        chain(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)), (4,), "the test")
+    assert capsys.readouterr().err == ""

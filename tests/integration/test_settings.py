@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
@@ -36,7 +37,7 @@ def adam(parameters: Any) -> torch.optim.Optimizer:
 
 def dropped(shape: tuple[int, ...]) -> nn.Module:
     """Dropout after the first layer."""
-    return nn.Sequential(nn.Linear(shape[0], 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 4))
+    return nn.Sequential(nn.Linear(shape[0], 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 4))
 
 
 def normed(shape: tuple[int, ...]) -> nn.Module:
@@ -44,7 +45,20 @@ def normed(shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.Linear(shape[0], 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
 
 
+def normed_in_eval_mode(shape: tuple[int, ...]) -> nn.Module:
+    """Batch norm by fixed statistics."""
+    network = normed(shape)
+    network[1].eval()
+    return network
+
+
 SETTINGS: dict[str, tuple[dict[str, Any], Any, Any]] = {
+    "Adam 1e-3": ({"data": CANCER, "training": ADAM}, cross_entropy, adam),
+    "SGD 0.1 with momentum": (
+        {"data": CANCER, "training": {"optimizer": "sgd", "lr": 0.1, "momentum": 0.9}},
+        cross_entropy,
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    ),
     "one logit": (
         {"data": CANCER, "training": {**ADAM, "loss": "binary"}},
         lambda logits, y: binary_cross_entropy_with_logits(logits[:, 0], y.float()),
@@ -65,16 +79,41 @@ SETTINGS: dict[str, tuple[dict[str, Any], Any, Any]] = {
         lambda logits, y: mse_loss(logits[:, 0], y),
         adam,
     ),
-    "dropout": ({"data": CANCER, "model": {"name": f"{__name__}:dropped"}, "training": ADAM}, cross_entropy, adam),
+    "dropout of a half": (
+        {"data": CANCER, "model": {"name": f"{__name__}:dropped"}, "training": ADAM},
+        cross_entropy,
+        adam,
+    ),
     "batch norm in training mode": (
         {"data": CANCER, "model": {"name": f"{__name__}:normed"}, "training": ADAM},
         cross_entropy,
         adam,
     ),
-    "augmentation": ({"data": CANCER, "training": {**ADAM, "augment": {"noise": 0.1}}}, cross_entropy, adam),
-    "accumulated gradients": ({"data": CANCER, "training": {**ADAM, "accumulate": 3}}, cross_entropy, adam),
-    "local steps": (
-        {"data": CANCER, "training": {**ADAM, "local_steps": 3, "local_lr": 0.05}},
+    "batch norm in eval mode": (
+        {"data": CANCER, "model": {"name": f"{__name__}:normed_in_eval_mode"}, "training": ADAM},
+        cross_entropy,
+        adam,
+    ),
+    "batches of 32": ({"data": CANCER, "federation": {"batch_size": 32}, "training": ADAM}, cross_entropy, adam),
+    "batches of 32 at four workers": (
+        {"data": CANCER, "federation": {"batch_size": 32, "workers": 4}, "training": ADAM},
+        cross_entropy,
+        adam,
+    ),
+    "batches of 32, two hidden layers": (
+        {
+            "data": CANCER,
+            "federation": {"batch_size": 32},
+            "model": {"name": "mlp", "hidden": [128, 64]},
+            "training": ADAM,
+        },
+        cross_entropy,
+        adam,
+    ),
+    "augmentation, noise": ({"data": CANCER, "training": {**ADAM, "augment": {"noise": 0.1}}}, cross_entropy, adam),
+    "gradients of 4 rounds accumulated": ({"data": CANCER, "training": {**ADAM, "accumulate": 4}}, cross_entropy, adam),
+    "4 local steps at 0.01": (
+        {"data": CANCER, "training": {**ADAM, "local_steps": 4, "local_lr": 0.01}},
         cross_entropy,
         adam,
     ),
@@ -88,7 +127,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], Any, Any]] = {
         cross_entropy,
         lambda parameters: torch.optim.Adam(parameters, lr=1e-3, weight_decay=0.1),
     ),
-    "images, flipped and shifted, before batch norm in training mode": (
+    "augmentation, flips and shifts": (
         {
             "data": {"name": "digits", "samples": 40},
             "model": {"name": f"{__name__}:normed_cnn"},
@@ -97,7 +136,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], Any, Any]] = {
         cross_entropy,
         adam,
     ),
-    "AdamW with warm-up": (
+    "AdamW 1e-3 with warm-up and weight decay": (
         {
             "data": CANCER,
             "training": {"optimizer": "adamw", "lr": 2e-3, "weight_decay": 0.1, "schedule": {"warmup_epochs": 2}},
@@ -106,6 +145,11 @@ SETTINGS: dict[str, tuple[dict[str, Any], Any, Any]] = {
         lambda parameters: torch.optim.AdamW(parameters, lr=2e-3, weight_decay=0.1),
     ),
 }
+
+
+def test_every_setting_of_the_sweep_is_trained_here():
+    swept = yaml.safe_load(Path("experiments/settings.yaml").read_text(encoding="utf-8"))["axes"]["setting"]
+    assert swept.keys() <= SETTINGS.keys()
 
 
 def rate_of(step: int, name: str, lr: float) -> float:
@@ -154,9 +198,9 @@ def test_training_is_what_a_plain_loop_does(name):
     changes, loss_of, optimiser_of = SETTINGS[name]
     tree = {
         "seed": 1,
-        "federation": {"workers": 2, "batch_size": 8, "rounds": ROUNDS},
         "model": {"name": "mlp", "hidden": [16], "output": 4},
         **changes,
+        "federation": {"workers": 2, "batch_size": 8, "rounds": ROUNDS, **changes.get("federation", {})},
     }
     config, training = parse_config(tree, "the test"), changes["training"]
     data = load_data(config)
@@ -164,14 +208,14 @@ def test_training_is_what_a_plain_loop_does(name):
     outputs = 1 if "loss" in training else data.classes
     model = whole_model(config.model, [box.shape for box in boxes], outputs, config.seed)
     optimiser, losses = optimiser_of(model.parameters()), []
-    for step, rows in enumerate(batches("epochs", len(data.x), 8, ROUNDS, seed=config.seed)):
+    for step, rows in enumerate(batches("epochs", len(data.x), config.federation.batch_size, ROUNDS, seed=1)):
         slices = [box.cut(data.x)[rows] for box in boxes]
 
         def of_batch(logits: Tensor, rows: Tensor = rows) -> Tensor:
             return loss_of(logits, data.y[rows])
 
-        if name == "local steps":
-            losses.append(gradients_of(model, slices, of_batch, steps=3, lr=0.05))
+        if "local_steps" in training:
+            losses.append(gradients_of(model, slices, of_batch, steps=4, lr=0.01))
         else:
             losses.append(plain_round(model, slices, of_batch, step, training))
         optimiser.param_groups[0]["lr"] = rate_of(step, name, config.training.lr)

@@ -40,7 +40,7 @@ def check(
         able = refusals(transcript.setting)
     for line in _lines(transcript, versions):
         print(line)
-    for name, refusal in able.items():
+    for name, refusal in sorted(able.items(), key=lambda one: one[1] is not None):  # those that can run come first
         print(f"  {name}: {'can run' if refusal is None else getattr(refusal, 'reason', refusal)}")
 
 

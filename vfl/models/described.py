@@ -37,6 +37,8 @@ KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
 }
 """The layers that a description may have, and the options that make them."""
 _NUMBER = (bool, int, float)
+_MISFIT = (LookupError, TypeError, ValueError, RuntimeError, ArithmeticError)
+"""What torch raises of options that make no layer, or none that runs on a slice."""
 
 
 class Layer(Section):
@@ -87,7 +89,7 @@ class Layers(SplitModel):
                     raise UserError(f"model layers: it takes {size} bytes, and {PARAMETER_BYTES} are the limit")
                 _check_outputs(tried, torch.zeros(2, *shape))
             return _made(self.layers)
-        except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+        except _MISFIT as error:
             raise UserError(f"model layers: a layer cannot be made: {plain(str(error))}") from None
 
 
@@ -101,7 +103,7 @@ def _check_outputs(network: nn.Module, x: Tensor) -> None:
 
     for layer in network.modules():
         layer.register_forward_hook(small)
-    with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError), torch.no_grad():
+    with contextlib.suppress(*_MISFIT), torch.no_grad():
         network(x)
 
 

@@ -124,6 +124,7 @@ def pooled(size):
 
 
 SLICE = {"sample_shape": [20], "start": [0], "stop": [12.0]}
+FC1 = {"kind": "Linear", "options": {"in_features": 12, "out_features": 8}}
 LAYER = {"kind": "Linear", "options": {"in_features": 12, "out_features": 10**9, "bias": True}}
 
 
@@ -141,6 +142,10 @@ LAYER = {"kind": "Linear", "options": {"in_features": 12, "out_features": 10**9,
         (text('{"format": 2}'), "meta.json is damaged"),
         (text('{"format": 9}'), "not a transcript of format 2"),
         (meta_with(setting__samples=10**12), "whole numbers from 1 on that fit"),
+        (meta_with(setting__boxes=None), "boxes is None, expected a list of slices"),
+        (meta_with(setting__shares=[None]), r"shares is \[None\], expected a list of numbers"),
+        (meta_with(setting__unkown=["indices"]), "it has a key that no setting has: unkown"),
+        (meta_with(config__training__lr=float("nan")), "NaN is no number that JSON has"),
         (meta_with(setting="x"), "does not describe a run's setting: setting is 'x', expected keys and values"),
         (meta_with(setting__samples=5), "as the round's samples, expected numbers"),
         (meta_with(setting__unknown=["labels"]), "unknown is .*, expected some of"),
@@ -152,6 +157,16 @@ LAYER = {"kind": "Linear", "options": {"in_features": 12, "out_features": 10**9,
         (meta_with(config__model__layers=[]), "for fc1.weight|cannot|must map"),
         (meta_with(config__model__layers=[{"kind": "ReLU", "name": "../../x"}]), "is not the name of a layer"),
         (meta_with(config__model__layers=[{"kind": "Linear", "options": {"device": "cuda"}}]), "has no option device"),
+        (
+            meta_with(
+                config__model__layers=[FC1, {"kind": "GroupNorm", "options": {"num_groups": 0, "num_channels": 8}}]
+            ),
+            "a layer cannot be made: integer modulo by zero",
+        ),
+        (
+            meta_with(config__model__layers=[FC1, {"kind": "MaxPool2d", "options": {"kernel_size": []}}]),
+            "cannot run on",
+        ),
         (meta_with(config__model__layers=[{"kind": "ReLU", "name": "forward"}]), "attribute 'forward' already exists"),
         (meta_with(config__model__layers=[{"kind": "ReLU"}] * 9_999), "should have at most 1000 items"),
         (pooled(20_000), "AdaptiveAvgPool2d makes 3200000000 bytes of two samples, .* at most"),
@@ -170,6 +185,7 @@ LAYER = {"kind": "Linear", "options": {"in_features": 12, "out_features": 10**9,
         (told({}, {"round": "-3"}), "does not hold a round$"),
         (told({}, {"version": "../../x"}), "does not hold a round$"),
         (told({"top.bias": torch.full((4,), torch.inf)}), "values of bias that are not finite"),
+        (told({"../x": torch.ones(2)}, file="parameters-0000003.safetensors"), r"of which \d+ are parameters of this"),
         (told({"top.bias": None}, file="parameters-0000003.safetensors"), "has for bias nothing"),
     ],
 )

@@ -1,6 +1,7 @@
 """A transcript from somebody else's training loop: what it holds, what attacks make of it, what is not known."""
 
 import contextlib
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 import vfl
 from attacker.driver.offline import attack_transcript
 from attacker.start import refusals, start_attack
-from tests.vfl.elsewhere.loop_support import COLUMNS, SAMPLES, data, networks, recorded, recording, train
+from tests.vfl.elsewhere.loop_support import COLUMNS, SAMPLES, Own, data, networks, recorded, recording, train
 from vfl.config import parse_config
 from vfl.datasets.slices import load_data
 from vfl.errors import UserError
@@ -142,28 +143,30 @@ def test_numbers_on_a_recorded_run_are_those_of_the_same_run_made_by_this_projec
     assert abs(found.psnr_mean - expected.psnr_mean) < 1.0
 
 
+@pytest.mark.parametrize("edges", [(0, 12, 20), (0, 20)], ids=["two parties", "one party"])
 @pytest.mark.parametrize(
     ("training", "classes"),
     [({"loss": "binary"}, 2), ({"loss": "squared"}, 1), ({"class_weights": [1, 5, 1, 1]}, 4)],
     ids=["one logit", "a number", "class weights"],
 )
-def test_targets_as_people_have_them_are_recorded_and_recovered(training, classes, tmp_path):
+def test_targets_as_people_have_them_are_recorded_and_recovered(training, classes, edges, tmp_path):
     x, y = data()
     target = x[:, 3] * 2 + 0.1 * x[:, 15] if classes == 1 else y % classes
-    bottoms, top = networks()
-    top = top if classes == 4 else nn.Linear(16, 1)
+    parts = list(pairwise(edges))
+    torch.manual_seed(2)
+    bottoms, top = [Own(stop - start) for start, stop in parts], nn.Linear(8 * len(parts), 4 if classes == 4 else 1)
     weights = torch.tensor(training.get("class_weights", [1.0] * 4))
     losses = {
         1: lambda logits, rows: nn.functional.mse_loss(logits[:, 0], target[rows]),
         2: lambda logits, rows: nn.functional.binary_cross_entropy_with_logits(logits[:, 0], target[rows].float()),
         4: lambda logits, rows: nn.functional.cross_entropy(logits, target[rows], weight=weights.float()),
     }
-    about = {"classes": classes, "training": training, "truth": (x, target)}
+    about = {"classes": classes, "training": training, "truth": (x, target), "slices": [f"{a}:{b}" for a, b in parts]}
     with recording(tmp_path, bottoms, top, **about) as recorder:
         optimiser = torch.optim.Adam([p for m in (*bottoms, top) for p in m.parameters()], lr=1e-3)
         for _ in range(3):
             for rows in torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(3)).split(4):
-                outputs = [bottoms[0](x[rows, :12]), bottoms[1](x[rows, 12:])]
+                outputs = [own(x[rows, start:stop]) for own, (start, stop) in zip(bottoms, parts, strict=True)]
                 optimiser.zero_grad()
                 losses[classes](top(torch.cat(outputs, dim=1)), rows).backward()
                 recorder.round(rows)
@@ -171,6 +174,7 @@ def test_targets_as_people_have_them_are_recorded_and_recovered(training, classe
     score = attacked(recorder.transcript, tmp_path / "out", "exact")
     assert score.share_exact == 1.0
     assert score.labels.right > 0.9 > score.labels.guess
+    assert score.certified > 0.9 * SAMPLES
 
 
 def test_a_number_needs_a_loss_for_numbers(tmp_path):

@@ -106,7 +106,7 @@ def _read_meta(folder: Path) -> dict[str, Any]:
     """Return what a transcript says of its run, as whole as it was written."""
     try:
         text = read_plain(folder / "meta.json", JSON_BYTES)
-        meta: dict[str, Any] = json.loads(text, object_pairs_hook=_each_once)
+        meta: dict[str, Any] = json.loads(text, object_pairs_hook=_each_once, parse_constant=_no_number)
     except FileNotFoundError:
         inside = folder / "transcript"
         hint = f": is it {inside}?" if os.path.lexists(inside / "meta.json") else ""
@@ -130,6 +130,10 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise ValueError(f"the key {plain(repr(twice))} stands there twice")
     return found
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number that JSON has")
 
 
 def _checksum(meta: dict[str, Any]) -> str:

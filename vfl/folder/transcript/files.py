@@ -153,7 +153,7 @@ class RoundReader:
             if self._party is not None:
                 self._party.check_parameters(path, flat)
             elif self._expected is not None:
-                _check_model(path, found, self._expected)
+                _check_model(path, flat, found, like=self._expected)
             self._version, self._flat, self._parameters = version, flat, found
             self._done(path)
         return self._parameters
@@ -208,10 +208,13 @@ def _model_shapes(setting: Setting) -> ModelTensors:
     return ModelTensors(bottoms, dict(model.top.named_parameters()))
 
 
-def _check_model(path: Path, found: ModelTensors, like: ModelTensors) -> None:
-    """Make sure that parameters are those of the model."""
-    for tensors, expected in zip((*found.bottoms, found.top), (*like.bottoms, like.top), strict=True):
+def _check_model(path: Path, flat: Tensors, found: ModelTensors, *, like: ModelTensors) -> None:
+    """Make sure that parameters are those of the model, and all that the file holds."""
+    parts = (*found.bottoms, found.top)
+    for tensors, expected in zip(parts, (*like.bottoms, like.top), strict=True):
         check_tensors(path, tensors, expected)
+    if (held := sum(map(len, parts))) != len(flat):
+        raise DamagedError(f"{path} holds {len(flat)} tensors, of which {held} are parameters of this run's model")
 
 
 def _check_gradients(path: Path, flat: Tensors, uploads: Sequence[ModelTensors], parameters: ModelTensors) -> None:

@@ -23,6 +23,7 @@ _HELD = "held.safetensors"
 _AUXILIARY = "auxiliary"
 _SCHEDULES = ("epochs", "uniform", "orthogonal")
 _SEAT: TypeAdapter[Any] = TypeAdapter(OneSeat)
+_KEYS = {"boxes", "classes", "samples", "batch_size", "schedule", "shares", "labels", "unknown", "seat", "widths"}
 
 
 def setting_tree(setting: Setting) -> dict[str, Any]:
@@ -45,6 +46,8 @@ def setting_from(tree: Any, config: RunConfig, rounds: int) -> Setting:
     """Return the setting of a transcript, or raise an error of what is wrong with it."""
     if not isinstance(tree, dict):
         raise TypeError(f"setting is {str(tree)[:40]!r}, expected keys and values")
+    if odd := sorted(tree.keys() - _KEYS):
+        raise ValueError(f"it has a key that no setting has: {plain(odd[0])}")
     seat = _seat(tree.get("seat", "coordinator"), config)
     sizes = {name: tree[name] for name in ("classes", "samples", "batch_size")}
     most = {"classes": CLASSES, "samples": SAMPLES, "batch_size": SAMPLES}
@@ -56,7 +59,7 @@ def setting_from(tree: Any, config: RunConfig, rounds: int) -> Setting:
     if tree["schedule"] not in _SCHEDULES:
         raise ValueError(f"schedule is {plain(str(tree['schedule']))!r}, expected one of {', '.join(_SCHEDULES)}")
     boxes = _boxes(tree["boxes"], config, whole=seat == COORDINATOR)
-    shares = tuple(tree.get("shares", ()))
+    shares = tuple(_list(tree.get("shares", []), "shares", int))
     wanted = (config.federation.workers, tree["samples"]) if config.topology.is_horizontal else (0, 0)
     if not all(type(share) is int and share > 0 for share in shares) or (len(shares), sum(shares)) != wanted:
         raise ValueError(f"{shares} samples for {config.federation.workers} workers of a {config.federation.kind} run")
@@ -97,8 +100,15 @@ def _at(config: RunConfig, seat: Seat, boxes: tuple[Box, ...], sizes: dict[str, 
     return replace(known, boxes=boxes)
 
 
+def _list(found: Any, name: str, kind: type) -> list[Any]:
+    if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
+        raise ValueError(f"{name} is {plain(repr(found))}, expected a list of {'numbers' if kind is int else 'slices'}")
+    return found
+
+
 def _boxes(trees: Any, config: RunConfig, *, whole: bool) -> tuple[Box, ...]:
     """Return the slices' places; only the coordinator is sure to know all of them."""
+    _list(trees, "boxes", dict)
     boxes = tuple(Box(tuple(b["sample_shape"]), tuple(b["start"]), tuple(b["stop"])) for b in trees)
     if not all(type(edge) is int for box in boxes for edge in (*box.sample_shape, *box.start, *box.stop)):
         raise ValueError("its slices have bounds that are no whole numbers")
