@@ -278,16 +278,18 @@ def _despite_chance(case: _Case, wanted: Wanted) -> Choice:
     if not case.setting.augmented and (followed or not case.moves):
         methods = ("subspaces", "one_gradient")
     for method in methods:
+        layers = case.with_room if method == "subspaces" else case.with_zeros
+        parts = zip(case.bottoms, case.setting.boxes, layers, strict=True)
+        steady = (layer is None or steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts)
+        if not case.setting.augmented and not all(steady):
+            continue  # whatever else it lacks: chance comes before the layer
         refusal = REFUSAL[method](case)
         if refusal:
             lacks.append(replace(refusal, by=method.replace("_", " ")))
         elif wanted in ("auto", method):
             choice = case.choice(method)
-            parts = zip(case.bottoms, case.setting.boxes, choice.layers, strict=True)
-            if case.setting.augmented:
-                return replace(choice, remark=ONCE)
-            if all(steady_input(bottom, layer.name, box.shape) for bottom, box, layer in parts):
-                return replace(choice, remark=CHANCE, by_chance=True)
+            remark, differs = (ONCE, False) if case.setting.augmented else (CHANCE, True)
+            return replace(choice, remark=remark, by_chance=differs)
     raise RefusalError("exact", *lacks)
 
 

@@ -184,6 +184,21 @@ def test_what_stops_it_is_said_before_the_first_round(model, sentence):
         Exact().start(setting_for(images()[0], model))
 
 
+def dropped_before(shape: tuple[int, ...]) -> nn.Module:
+    """Dropout in front of the only dense layer."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 16, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.LazyLinear(10)
+    )
+
+
+@pytest.mark.parametrize("rounds", [6, 24])
+def test_no_number_of_rounds_is_asked_for_where_chance_comes_before_the_layer(rounds):
+    setting = setting_for(images()[0], ModelSection(name=f"{__name__}:dropped_before"), rounds=rounds)
+    with pytest.raises(UserError, match="dropout") as refused:
+        Exact().start(setting)
+    assert "rounds)" not in str(refused.value)
+
+
 def test_dropout_inside_attention_counts_too():
     model = architectures.small_transformer((1, 8, 4))
     model[3].self_attn.dropout = 0.1
