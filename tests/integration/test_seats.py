@@ -184,19 +184,40 @@ def test_a_malicious_partys_transcript_has_what_it_saw_and_nothing_else(who, tmp
     assert (recorded.setting.labels is None) == (seat.kind == "worker")
 
 
-def test_by_hand_all_parties_hear_of_an_attack_of_another_seat_before_the_first_round(tmp_path):
-    (tmp_path / "run.yaml").write_text(CONFIG.replace("label_clusters", "exact"))
+@pytest.mark.parametrize(
+    ("changes", "refuses", "words"),
+    [
+        (
+            ["attack.name=exact"],
+            2,
+            "exact cannot run here: it needs the coordinator's seat, and the adversary is worker 2",
+        ),
+        (
+            ["attack.name=inverse_network", "adversary=[coordinator, {worker: 2}]"],
+            None,
+            "inverse_network cannot run here: it needs the label holder's seat, and the adversary is the coordinator",
+        ),
+    ],
+    ids=["worker", "coalition"],
+)
+def test_by_hand_all_parties_hear_of_an_attack_of_another_seat_before_the_first_round(
+    changes, refuses, words, tmp_path
+):
+    (tmp_path / "seats.yaml").write_text(CONFIG)
+    config = load_config(tmp_path / "seats.yaml", changes)
+    (tmp_path / "run.yaml").write_text(json.dumps(config.model_dump(mode="json")))
     federation = Federation(tmp_path / "run.yaml", tmp_path / "coordinator")
     try:
-        others = [federation.worker(worker) for worker in (0, 1)]
-        curious = federation.worker(2, "--out", tmp_path / "mine")
-        assert [party.wait(120) for party in (curious, federation.server, *others)] == [2, 1, 1, 1]
-        words = "exact cannot run here: it needs the coordinator's seat, and the adversary is worker 2"
-        assert all(words in party.stderr.read() for party in (curious, *others))
+        parties = {number: federation.worker(number) for number in (0, 1)}
+        parties[2] = federation.worker(2, "--out", tmp_path / "mine")
+        parties[None] = federation.server
+        codes = {number: party.wait(120) for number, party in parties.items()}
+        assert codes == {number: 2 if number == refuses else 1 for number in parties}
+        assert all(words in parties[number].stderr.read() for number in (0, 1, 2))
         assert any(words in line for line in federation.said)
     finally:
         federation.close()
-    assert not (tmp_path / "coordinator" / "model.pt").exists()
+    assert not [*tmp_path.rglob("round-*"), *tmp_path.rglob("model.pt")]
 
 
 def test_an_attack_of_another_seat_ends_before_the_first_round(tmp_path):
