@@ -3,8 +3,10 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from attacker.interface import attacks
 from attacker.refusal import Lack, RefusalError
 from vfl.observation import AnyObservation, CoalitionObservation, Setting
+from vfl.registry import PluginSection
 from vfl.seats import Seat, SeatKind, adversary_of, names_of_seats
 
 _SEATS: dict[SeatKind, str] = {
@@ -40,6 +42,12 @@ class Seating:
                 return cls(tuple(sorted(kinds.index(kind) for kind in wanted)))
         ways = " or ".join(" together with ".join(_SEATS[kind] for kind in sorted(wanted)) for wanted in able)
         raise RefusalError(attack, Lack(ways, f"the adversary is {names_of_seats(seats)} (adversary)"))
+
+    @classmethod
+    def of(cls, section: PluginSection, seats: Sequence[Seat]) -> "Seating":
+        """Seat the attack that a config names, or refuse."""
+        plugin = attacks.build(section)
+        return cls.choose(section.name, plugin.seats, seats, active=plugin.active)
 
     def knows(self, setting: Setting) -> Setting:
         """Return the setting of the attack: what all curious parties know, and the seats that it is played from."""

@@ -14,6 +14,7 @@ import torch
 from attacker.driver.conclude import STOP_SIGNALS, conclude, stoppable
 from attacker.driver.remote import RemoteAttack
 from attacker.interface import Progress, Recovery
+from attacker.seating import Seating
 from server.checkpoint import Checkpoints, State
 from server.checkpoint.resume import Resumed, find_checkpoint, forget_later, is_finished, look_ahead, take_up
 from server.controls import heed
@@ -162,6 +163,10 @@ class _Run:
             self.record.queue = self.attack.queue
             rounds = resumed.state.rounds if resumed is not None else 0
             self.attack.start(self.setting, rounds=rounds, estimates=self.options.estimates)
+        elif (
+            len(self.config.seats) > 1
+        ):  # a coalition's attack reads transcripts after the last round: too late to hear
+            Seating.of(self.config.attack, self.config.seats)
 
     def observe(self, observation: Observation) -> None:
         """Record a round, if the transcript is kept, and show it to the attack."""

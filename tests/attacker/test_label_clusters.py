@@ -8,6 +8,9 @@ from torch.nn.functional import one_hot, softmax
 from attacker.interface import silent
 from attacker.labels.clusters import LabelClusters, memberships, named, negative_entries
 from tests.support import setting_of, small_config
+from vfl.config import parse_config
+from vfl.datasets.slices import load_data
+from vfl.local.simulation import simulate
 from vfl.maths.naming import renamed
 from vfl.observation import Setting, WorkerObservation
 from vfl.seats import Seat
@@ -69,6 +72,22 @@ def test_answers_of_no_top_model_give_the_labels_by_name():
     assert torch.equal(negative_entries([rows.double()], 3), labels)
     assert negative_entries([(rows @ torch.randn(3, 3)).double()], 3) is None
     assert negative_entries([rows[:, :2].double()], 3) is None
+
+
+def test_a_worker_of_a_federation_without_a_top_model_has_the_labels_by_name(tmp_path):
+    tree = {
+        "data": {"name": "digits", "samples": 60, "test_samples": 0},
+        "federation": {"workers": 3, "batch_size": 20, "epochs": 1},
+        "model": {"name": "mlp", "hidden": [16], "top": {"name": "tests.vfl.models.tops:Sums"}},
+        "training": {"optimizer": "adam", "lr": 0.001},
+        "adversary": {"worker": 2},
+        "attack": {"name": "label_clusters"},
+    }
+    config = parse_config(tree, "the test")
+    data = load_data(config)
+    found = simulate(config, data, tmp_path).recovery
+    assert found.labels_named is True
+    assert torch.equal(found.labels, data.y)
 
 
 def test_samples_without_an_answer_stay_unknown():

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import one_hot
 
@@ -41,6 +43,21 @@ def test_the_axis_of_the_directions_parts_the_classes_without_any_label():
     value = auc(found.label_scores, labels == 1)
     assert max(value, 1 - value) == 1.0
     assert found.used == ("indices", "answers")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 40), st.integers(0, 2**31))
+def test_of_any_linear_top_model_and_batch_the_axis_parts_the_classes(width, batch, seed):
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.arange(40) % 2
+    second = 0.05 + 0.9 * torch.rand(40, generator=draw)
+    weight = torch.randn(2, width, generator=draw)
+    answers = (torch.stack([1 - second, second], dim=1) - one_hot(labels, 2)) @ weight / batch
+    attack = LabelDirection().start(setting(40, 2))
+    for observation in rounds(labels, answers, batch):
+        attack.observe(observation)
+    value = auc(attack.recover(silent).label_scores, labels == 1)
+    assert max(value, 1 - value) == 1.0
 
 
 def test_one_known_sample_says_which_side_is_which():

@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from attacker.interface import silent
 from attacker.outputs.attack import OutputInversion
+from attacker.outputs.solve import Seen, solve
 from tests.seats_support import seated, seen_from
 from vfl.errors import UserError
 from vfl.observation import Setting
@@ -37,6 +40,30 @@ def test_a_linear_bottom_model_is_solved_like_any_equations_from_one_round_of_a_
     assert found.notes == (
         "Worker 1: its outputs determine 12 of 12 slices of 4 features, after 1 of a sample's rounds.",
     )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**31))
+def test_of_any_linear_model_it_finds_as_much_as_there_are_equations(features, width, rounds, samples, seed):
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(samples, features, generator=draw, dtype=torch.float64)
+    weights = torch.stack(
+        [torch.linalg.qr(torch.randn(8, 8, generator=draw, dtype=torch.float64)).Q for _ in range(rounds)]
+    )[:, :width, :features]
+    biases = torch.randn(rounds, width, generator=draw, dtype=torch.float64)
+    turns = torch.arange(rounds).repeat_interleave(samples)
+    rows = torch.arange(samples).repeat(rounds)
+    outputs = (weights[turns] @ x[rows].unsqueeze(2))[..., 0] + biases[turns]
+    seen = Seen(rows, turns, outputs, {"weight": weights, "bias": biases})
+    found = solve(torch.nn.Linear(features, width), seen, torch.zeros(samples, features), 60)
+    needed = -(-features // width)
+    assert found.rounds_needed.tolist() == [needed if needed <= rounds else 0] * samples
+    least = [torch.linalg.lstsq(torch.cat(list(weights)), (outputs - biases[turns])[rows == n].reshape(-1, 1)).solution
+             for n in range(samples)]  # fmt: skip
+    if needed <= rounds:
+        torch.testing.assert_close(found.x, torch.cat(least, dim=1).T, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(found.x, x, rtol=1e-4, atol=1e-6)
+    assert float(found.misfit.max()) < 1e-6
 
 
 def test_moving_parameters_give_the_equations_that_one_round_lacks():

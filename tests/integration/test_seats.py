@@ -110,20 +110,45 @@ def test_one_process_gives_the_same_labels(tmp_path):
     assert found.tolist() == alone.recovery.labels.tolist()
 
 
-def test_a_worker_by_hand_attacks_in_its_own_folder(tmp_path):
-    (tmp_path / "run.yaml").write_text(CONFIG)
+KNOWN = "{0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 5: 5, 6: 6, 7: 7, 8: 8, 9: 9}"
+BY_HAND = {
+    "Worker 2 is curious: it": [],
+    "The label holder is curious: it": [
+        "adversary=label_holder", "auxiliary=20", "attack={name: inverse_network, steps: 20}",
+    ],
+    "Malicious worker 2 uploads what its attack proposes, and": [
+        "adversary={worker: 2, malicious: true}", f"attack={{name: active_completion, known: {KNOWN}, steps: 2}}",
+    ],
+    "The malicious label holder answers what its attack proposes, and": [
+        "adversary={label_holder: malicious}", "auxiliary=20", "federation.checks={answers: false}",
+        "attack={name: fsha, hidden: 16, warm_up: 5, steps: 1}",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("who", BY_HAND)
+def test_a_curious_party_by_hand_attacks_in_its_own_folder(who, tmp_path):
+    (tmp_path / "seats.yaml").write_text(CONFIG)
+    config = load_config(tmp_path / "seats.yaml", BY_HAND[who])
+    (tmp_path / "run.yaml").write_text(json.dumps(config.model_dump(mode="json")))
+    (seat,) = config.seats
     federation = Federation(tmp_path / "run.yaml", tmp_path / "coordinator")
     try:
-        for worker in (0, 1):
+        for worker in {0, 1, 2} - {seat.worker}:
             federation.worker(worker)
         page = ("--ui", "--ui-listen", "127.0.0.1:0")
-        curious = federation.worker(2, "--out", tmp_path / "mine", "--referee", *page)
+        curious = federation.worker(seat.worker, "--out", tmp_path / "mine", "--referee", *page)
         theirs = federation.finished()
         assert curious.wait(120) == 0
     finally:
         federation.close()
     mine = json.loads((tmp_path / "mine" / "summary.json").read_text())
-    assert mine["attack"]["labels"]["right"] > 0.9
+    assert mine["attack"]["adversary"] == config.model_dump(mode="json")["adversary"]
+    if seat.kind == "label_holder":
+        assert mine["attack"]["told"] == 20
+        assert mine["attack"]["psnr_mean"] > 0
+    else:
+        assert mine["attack"]["labels"]["right"] > (0.2 if seat.malicious else 0.9)
     assert mine["rounds"] == 3
     assert theirs["attack"]["used"] == []
     assert theirs["attack"]["elsewhere"] is True
@@ -133,7 +158,66 @@ def test_a_worker_by_hand_attacks_in_its_own_folder(tmp_path):
     watch.refresh()
     assert (watch.view.round, watch.view.rounds, watch.view.state) == (3, 3, "ended")
     assert [worker.state for worker in watch.view.workers] == ["joined"] * 3
-    assert watch.view.run["curious"]["sentences"] == ["Worker 2 is curious: it sees the answers to its own outputs"]
+    (sentence,) = watch.view.run["curious"]["sentences"]
+    assert sentence.startswith(f"{who} sees ")
+
+
+@pytest.mark.parametrize("who", [who for who in BY_HAND if "alicious" in who])
+def test_a_malicious_partys_transcript_has_what_it_saw_and_nothing_else(who, tmp_path):
+    """Until its first proposal is played the rounds are the honest ones; later ones have the same tensors."""
+    (tmp_path / "run.yaml").write_text(CONFIG)
+    config = load_config(tmp_path / "run.yaml", [*BY_HAND[who], "transcript=true"])
+    data, (seat,) = load_data(config), config.seats
+    run_federation(config, data, tmp_path / "out")
+    recorded, boxes = Transcript(tmp_path / "out" / "transcript"), boxes_of(data, config)
+    rounds = list(recorded)
+    whole = Setting.of(config, boxes, data.classes, len(data.x))
+    expected = list(seen_from(seated(whole, (seat,), data.x, data.y), data.x, data.y, config.training))
+    for found, right in zip(rounds, expected, strict=True):
+        assert tensors_of(found).keys() == tensors_of(right).keys()
+    first, right = tensors_of(rounds[0]), tensors_of(expected[0])
+    assert all(torch.allclose(first[where], tensor, rtol=1e-4, atol=1e-6) for where, tensor in right.items())
+    held = recorded.setting.held
+    assert list(held.slices) == [seat.worker]
+    assert torch.equal(held.slices[seat.worker], boxes[seat.worker].cut(data.x))
+    assert held.auxiliary is None if seat.kind == "worker" else torch.equal(held.auxiliary, data.x[:20])
+    assert (recorded.setting.labels is None) == (seat.kind == "worker")
+
+
+@pytest.mark.parametrize(
+    ("changes", "refuses", "words"),
+    [
+        (
+            ["attack.name=exact"],
+            2,
+            "exact cannot run here: it needs the coordinator's seat, and the adversary is worker 2",
+        ),
+        (
+            ["attack.name=inverse_network", "adversary=[coordinator, {worker: 2}]"],
+            None,
+            "inverse_network cannot run here: it needs the label holder's seat, and the adversary is the coordinator",
+        ),
+    ],
+    ids=["worker", "coalition"],
+)
+def test_by_hand_all_parties_hear_of_an_attack_of_another_seat_before_the_first_round(
+    changes, refuses, words, tmp_path
+):
+    (tmp_path / "seats.yaml").write_text(CONFIG)
+    config = load_config(tmp_path / "seats.yaml", changes)
+    (tmp_path / "run.yaml").write_text(json.dumps(config.model_dump(mode="json")))
+    federation = Federation(tmp_path / "run.yaml", tmp_path / "coordinator")
+    try:
+        parties = {number: federation.worker(number) for number in (0, 1)}
+        parties[2] = federation.worker(2, "--out", tmp_path / "mine")
+        parties[None] = federation.server
+        codes = {number: party.wait(120) for number, party in parties.items()}
+        assert codes == {number: 2 if number == refuses else 1 for number in parties}
+        assert all(words in parties[number].stderr.read() for number in (0, 1, 2))
+        assert any(words in line for line in federation.said)
+    finally:
+        federation.close()
+    assert not [*tmp_path.rglob("round-*"), *tmp_path.rglob("model.pt")]
 
 
 def test_an_attack_of_another_seat_ends_before_the_first_round(tmp_path):

@@ -43,6 +43,8 @@ SEATS = {
     "label holder": ("label_holder", ["1"], [2, 2], "the label holder has"),
     "coalition": (["coordinator", {"worker": 2}], ["coordinator", "2"], [4, 1], "the coordinator and worker 2 have"),
     "malicious": ({"coordinator": "malicious"}, ["coordinator"], [3, 0], "the malicious coordinator has"),
+    "malicious label holder": ({"label_holder": "malicious"}, ["1"], [2, 2], "the malicious label holder has"),
+    "malicious worker": ({"worker": 2, "malicious": True}, ["2"], [1, 1], "malicious worker 2 has"),
 }
 SAID = {
     "worker": ["Worker 2 is curious: it sees the answers to its own outputs"],
@@ -52,6 +54,12 @@ SAID = {
         "Worker 2 is curious: it sees the answers to its own outputs",
     ],
     "malicious": ["The malicious coordinator orders what its attack proposes, and sees every worker's gradients"],
+    "malicious label holder": [
+        "The malicious label holder answers what its attack proposes, and sees every worker's outputs"
+    ],
+    "malicious worker": [
+        "Malicious worker 2 uploads what its attack proposes, and sees the answers to its own outputs"
+    ],
 }
 
 
