@@ -213,3 +213,35 @@ def test_candidates_of_one_label_go_where_one_of_them_fits_to_rounding(most, mon
             return torch.tensor(found, dtype=torch.float64), torch.zeros(len(choice), dtype=torch.long)
 
     assert pairing.rearrange(Misfits(), 2, 4).tolist() == [[0, 1, 0, 0], [1, 0, 1, 1]]
+
+
+def seven_workers(samples: int, seed: int) -> tuple[list[pairing.Equations], list[Tensor]]:
+    """Equations of each worker for the same u, in another order each; all of one label, so u differ by little."""
+    draw = torch.Generator().manual_seed(seed)
+    whole = torch.rand(10, generator=draw, dtype=torch.float64)
+    u = whole + 1e-3 * torch.randn(samples, 10, generator=draw, dtype=torch.float64)
+    u = u - u.mean(dim=1, keepdim=True)
+    workers, orders = [], []
+    for rank in (9, 6, 5, 5, 5, 4, 4):
+        a = torch.randn(samples, 10, 10, generator=draw, dtype=torch.float64)
+        a[:, rank:] = 0.0
+        b = (a @ u[:, :, None])[:, :, 0] + 1e-7 * torch.randn(samples, 10, generator=draw, dtype=torch.float64)
+        order = torch.randperm(samples, generator=draw)
+        workers.append(pairing.Equations(a, b, torch.full((samples,), 1e-7, dtype=torch.float64)).take(order))
+        orders.append(order)
+    return workers, orders
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), place=st.integers(1, 6))
+def test_a_candidate_that_is_no_samples_moves_no_others_and_is_doubted_alone(seed, place):
+    workers, orders = seven_workers(12, seed)
+    false = workers[place]
+    false.b[0] += 0.03 * torch.randn(10, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    matched = pairing.match([Cell(tuple(range(12)), (0,))], workers)
+    rows = torch.stack([order[own] for order, own in zip(orders, matched, strict=True)], dim=1)
+    assert (rows == rows[:, :1]).all()
+    agreed = pairing.agreeing([worker.take(own) for worker, own in zip(workers, matched, strict=True)])
+    doubted = torch.stack([own.misfit for own in agreed], dim=1) > 1e-4
+    assert int(doubted.sum()) == 1
+    assert doubted[(matched[place] == 0).nonzero()[0, 0], place]

@@ -50,6 +50,11 @@ class Batch:
         """Pairs first."""
         return [*self.pairs, *self.waiting]
 
+    @property
+    def certain(self) -> int:
+        """Return how many are certain."""
+        return sum(sample.certain for sample in self.all)
+
     def partners(self) -> Array:
         """Return f (pairs, rank)."""
         return np.array([s.partner.f for s in self.pairs if s.partner]).reshape(-1, self._space.rank)

@@ -21,6 +21,8 @@ from attacker.exact.rays.space import Array, Given, Space, space_of
 
 FAILS = 40
 """Searches in a row that find nothing new, after which the rest is given up."""
+ATTEMPTS = 3
+"""How often a batch is begun with other draws, where most but not all is certain: a false ray spoils those after it."""
 Progress = Callable[[int, int], None]
 
 
@@ -62,8 +64,8 @@ def samples_of(
     more: v is in the span of (n, outputs, r), the transposed Jacobian of the rest of the network at h, whatever
     gradient comes from above; with it more of larger batches is found. `white` is for a gradient with noise of one size
     added, instead of float32's, which is relative. `known` has samples that are in the batch for certain: others, whose
-    v is a mixture of theirs, can be found then. The number of searches in vain ends it, so that a seed gives the same
-    samples on every machine; `seconds` of this thread's computing are the last resort.
+    v is a mixture of theirs, can be found then. The number of searches in vain ends an attempt, so that a seed gives
+    the same samples on every machine; `seconds` of this thread's computing are the last resort.
     """
     with threadpool_limits(1):
         bias_gradient = None if bias is None else bias.double().numpy()
@@ -73,11 +75,15 @@ def samples_of(
             nothing = torch.zeros(0, dtype=torch.float64)
             h, v = nothing.reshape(0, weight.shape[1]), nothing.reshape(0, weight.shape[0])
             return Found(h, v, certain=nothing.bool(), known=nothing.long(), rank=0)
-        found = Batch(space, Network(cut_off, span))
-        _search(
-            space, found, np.random.default_rng(seed), (time.thread_time() + seconds, progress or (lambda *_: None))
-        )
-        return _result(space, found)
+        rng, best = np.random.default_rng(seed), Batch(space, Network(cut_off, span))
+        _search(space, best, rng, (time.thread_time() + seconds, progress or (lambda *_: None)))
+        for _ in range(1, ATTEMPTS):
+            if not space.rank / 2 < best.certain < space.rank:
+                break
+            again = Batch(space, Network(cut_off, span))
+            _search(space, again, rng, (time.thread_time() + seconds, progress or (lambda *_: None)))
+            best = max(best, again, key=lambda batch: (batch.certain, len(batch.all)))
+        return _result(space, best)
 
 
 def _search(space: Space, batch: Batch, rng: np.random.Generator, until: tuple[float, Progress]) -> None:

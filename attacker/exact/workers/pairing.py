@@ -6,7 +6,7 @@ have a common solution, others do not. u is negative at the label alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,8 @@ CLOSEST = 0.1
 """The share of the next candidate's misfit up to which one is beyond doubt."""
 UNFIT = 1e30
 """The misfit of what cannot be judged, so that it is taken last, but still only once."""
+PASSES = 10
+"""How often what most workers agree on is computed, each time with less weight on who contradicted it."""
 MOST = 70_000
 """Combinations that are all tried; with more, exchanges of two candidates are."""
 
@@ -49,6 +51,10 @@ class Equations:
     def weighted(self) -> tuple[Tensor, Tensor]:
         """Return a and b, each sample's times its weight."""
         return self.a * self.weight[:, None, None], self.b * self.weight[:, None]
+
+    def doubted(self, away: Tensor) -> "Equations":
+        """Return the equations as known no better than they agree with those of other workers."""
+        return replace(self, misfit=torch.maximum(self.misfit, away))
 
     def take(self, samples: Tensor) -> "Equations":
         """Return the equations in another order of samples."""
@@ -91,11 +97,21 @@ def match(cells: Sequence[Cell], workers: Sequence[Equations]) -> list[Tensor]:
         a, b = _stacked([own[informed[0]]])
         for m in informed[1:]:
             cost = _residuals(a, b, own[m])
-            picked = torch.as_tensor(linear_sum_assignment(cost.numpy())[1])
+            # By logarithms: a candidate that is no sample's fits badly wherever it is, and must not move right ones
+            picked = torch.as_tensor(linear_sum_assignment(cost.clamp_min(ROUNDING).log().numpy())[1])
             orders[m][slots] = slots[picked]
-            a = torch.cat([a, own[m].weighted[0][picked]], dim=1)
-            b = torch.cat([b, own[m].weighted[1][picked]], dim=1)
+            more, answers = own[m].take(picked).doubted(cost[torch.arange(len(slots)), picked]).weighted
+            a, b = torch.cat([a, more], dim=1), torch.cat([b, answers], dim=1)
     return orders
+
+
+def agreeing(workers: Sequence[Equations]) -> list[Equations]:
+    """Return the workers' equations, those doubted that contradict the u that most of their row agree on."""
+    found = list(workers)
+    for _ in range(PASSES):
+        u = common_u(found)
+        found = [own.doubted((own.a @ u[:, :, None] - own.b[:, :, None]).norm(dim=(1, 2))) for own in workers]
+    return found
 
 
 def common_u(workers: Sequence[Equations]) -> Tensor:
@@ -214,12 +230,12 @@ def beyond_doubt(forward: Forward, believed: float) -> Tensor:
     One that fits must fit by far better than the next: samples of one label may have nearly the same u. Run forward,
     all workers' candidates must be right for one of them to fit; their equations for u say less, but of any two.
     """
-    equations = forward.workers
+    equations, agreed = forward.workers, agreeing(forward.workers)  # one that is no sample's must not spoil its row
     count, workers = len(equations[0].b), len(equations)
     sure = torch.zeros(count, workers, dtype=torch.bool)
     row = torch.arange(count)
     for m, own in enumerate(equations):
-        others = [worker for i, worker in enumerate(equations) if i != m]
+        others = [worker for i, worker in enumerate(agreed) if i != m]
         if not others:  # what the network can have sent back, for a label that there is, is a sample whole
             sure[:, m] = (own.misfit < believed) & (forward.best(row[:, None])[0] < believed)
             continue

@@ -1,15 +1,26 @@
-"""One gradient of the paper's network at one worker: batches of 40 of real images."""
+"""One gradient of the paper's network at one worker: batches of real images."""
 
 import os
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from attacker.exact.rays import samples_of
+from attacker.exact.rays import samples_of, solve
+from attacker.exact.workers.tails import cut_off, possible_v
 from tests.attacker.exact.rays.networks import backward, right, wrong_yet_certain
+from vfl.datasets import datasets
+from vfl.local.one_process import observations
 from vfl.models.cafe_cnn import CafeBottom, CafeCNN
+from vfl.models.layers import fully_connected, representation
+from vfl.models.whole import first_model
+from vfl.observation import Setting
+from vfl.optimisers.training import TrainingConfig
+from vfl.partition import partition
+from vfl.registry import PluginSection
 
 
 @pytest.mark.skipif("CAFE_DATA" not in os.environ, reason="needs data in the folder that CAFE_DATA names")
@@ -33,3 +44,27 @@ def test_all_forty_samples_of_a_batch(name: str) -> None:
         found = samples_of(whole.weight, whole.bias, cut_off=whole.cut_off, batch=40, seed=0)
     assert right(found, whole.h).all()
     assert wrong_yet_certain(found, whole.h) == 0
+
+
+def test_what_one_attempt_missed_is_found_by_another_with_other_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = datasets.build(PluginSection.model_validate({"name": "photos", "samples": 240})).load()
+    model, boxes = PluginSection(name="cafe_cnn"), tuple(partition(photos.sample_shape, 16))
+    setting = Setting(model, boxes, photos.classes, 240, 30, "epochs", 8, frozen=True, seed=5)
+    whole, worker = first_model(setting).double().eval(), 7
+    layer = fully_connected(whole.bottoms[worker], boxes[worker].shape)[0].name
+    seen = next(islice(observations(setting, photos.x, photos.y, TrainingConfig()), 1, None))
+    own = seen.gradients.bottoms[worker]
+    tail = (whole.bottoms[worker], layer, boxes[worker].shape)
+    with torch.no_grad():
+        truth = representation(tail[0], layer, boxes[worker].cut(photos.x)[seen.indices].double())
+
+    def found(attempts: int) -> list[int]:
+        monkeypatch.setattr(solve, "ATTEMPTS", attempts)
+        weight, bias = own[f"{layer}.weight"], own[f"{layer}.bias"]
+        cut, span = partial(cut_off, *tail), partial(possible_v, *tail, through=None)
+        shown = [samples_of(weight, bias, cut_off=cut, span=span, batch=30, seed=seed) for seed in range(4)]
+        return [int(right(one, truth, 1e-3).sum()) for one in shown]
+
+    once, again = found(1), found(3)
+    assert all(more >= less for less, more in zip(once, again, strict=True))
+    assert sum(again) > sum(once)
