@@ -46,7 +46,7 @@ def batch_labels(engine: Engine, gradients: tuple[Tensor, ...], predicted: Tenso
     else:
         share = (predicted.mean(0) - bias).clamp(min=0)
         leaked = bool(bias.abs().amax() > 0)
-    if not leaked or not float(share.sum()) > 0:  # noise may leave no class that could occur
+    if not leaked or not float(share.detach().sum()) > 0:  # noise may leave no class that could occur
         return torch.full((count,), -1, device=predicted.device)
     counts = _apportion(share, count)
     return torch.repeat_interleave(torch.arange(classes, device=predicted.device), counts)

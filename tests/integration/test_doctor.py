@@ -420,7 +420,7 @@ def test_options_of_a_run_without_its_file_are_named(arguments, words):
 
 
 def test_help_says_what_a_doctor_without_a_file_does():
-    assert "without FILE this machine alone" in " ".join(cafe("doctor", "--help").stdout.split())
+    assert "without it only this machine" in " ".join(cafe("doctor", "--help").stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ NOT_OURS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, Recu
 """What comes of a line that is not of this version, or that was made up."""
 PICTURES = 24
 """How many samples of an estimate are shown."""
+GALLERIES = 8
+"""Of how many estimates pictures are kept."""
 ESTIMATES = re.compile(r"(snapshots/[0-9A-Za-z_-]{1,40}|recovered)\.npz")
 """Where estimates are, relative to the run's folder; the journal can name nothing else."""
 
@@ -44,7 +46,7 @@ class Watch:
         self.text = "{}"
         """The page's JSON, new with each version."""
         self.galleries: dict[int, Gallery] = {}
-        """By number, the last two: the browser may still ask for the one before."""
+        """By number, the last ones: a slow browser may still ask for those before."""
         self.view = View()
         self._shown = 0
         self._estimate: Estimate | None = None
@@ -85,9 +87,9 @@ class Watch:
     def _show(self, file: str) -> None:
         found = load_gallery(self.folder, file)
         if found is not None:
-            before = {number: self.galleries[number] for number in self.galleries if number == self._shown}
             self._shown += 1
-            self.galleries = before | {self._shown: found}
+            self.galleries[self._shown] = found
+            self.galleries.pop(self._shown - GALLERIES, None)
 
     def _compose(self) -> None:
         gallery = self.galleries.get(self._shown, Gallery())
