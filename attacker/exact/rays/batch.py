@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from attacker.exact.rays.partners import DISAGREES, Ban, Network, Partner, bans, orthogonal, partner_of
+from attacker.exact.rays.partners import DISAGREES, Ban, Network, Partner, agreement, bans, orthogonal, partner_of
 from attacker.exact.rays.space import Array, Space
 from attacker.exact.rays.zeros import Ray, blunt, given, sharpen
 from vfl.maths.cone import enough_zeros
@@ -159,9 +159,25 @@ class Batch:
         return len(self.waiting) < len(before)
 
     def finish(self) -> None:
-        """Mend the pairs' h by the others' v, and say which are certain."""
+        """Mend the pairs' h by the others' v, then all v by all h, and say which are certain."""
         self.pairs = [self._mended(at) for at in range(len(self.pairs))]
+        self._complete()
         self.pairs, self.waiting = ([self._recognised(sample) for sample in own] for own in (self.pairs, self.waiting))
+
+    def _complete(self) -> None:
+        """Where every ray is found, take each v from all of them: e_m S f_n is 1 if m = n, and 0 otherwise.
+
+        Before, a v could have a part of another's that the network allows too. If one ray is false, some v do not
+        agree, and all are left as they are.
+        """
+        samples, space = self.all, self._space
+        if len(samples) != space.rank or any(sample.ray.loose or len(sample.own) != 1 for sample in samples):
+            return
+        duals = np.linalg.pinv(np.array([sample.ray.e for sample in samples]) * space.values).T
+        found = [agreement(space, sample.own[0], f) for sample, f in zip(samples, duals, strict=True)]
+        if all(partner.agrees for partner in found):
+            self.pairs = [replace(sample, partner=own) for sample, own in zip(samples, found, strict=True)]
+            self.waiting = []
 
     def _recognised(self, sample: Sample) -> Sample:
         """Say which known sample it is, if it is one of those that were left out."""

@@ -114,6 +114,14 @@ def _partner(space: Space, ray: Ray, ban: Ban, basis: Array) -> Partner:
     return Partner(f / length, residual, bool(error < EXACT and residual < max(AGREES, 3 * noise)))
 
 
+def agreement(space: Space, ban: Ban, f: Array) -> Partner:
+    """Return a partner that is known from elsewhere, by whether the network could send it back."""
+    v = float(np.linalg.norm(space.values * f))
+    residual = float(np.linalg.norm(ban.part @ f)) / v
+    noise = space.noise * float(np.sqrt(ban.count)) / v
+    return Partner(f, residual, residual < max(AGREES, 3 * noise))
+
+
 def orthogonal(vectors: Array, rank: int) -> Array:
     """Return a basis (rank, rank - n) of what is orthogonal to the vectors (n, rank)."""
     if not len(vectors):

@@ -1,6 +1,7 @@
 """One gradient of the paper's network at one worker: batches of real images."""
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacker.exact.rays import samples_of, solve
+from attacker.exact.rays import Found, samples_of, solve
 from attacker.exact.workers.tails import cut_off, possible_v
 from tests.attacker.exact.rays.networks import backward, right, wrong_yet_certain
 from vfl.datasets import datasets
@@ -46,25 +47,51 @@ def test_all_forty_samples_of_a_batch(name: str) -> None:
     assert wrong_yet_certain(found, whole.h) == 0
 
 
+@dataclass(frozen=True)
+class Round:
+    """One round of the bundled photographs at 16 workers, batches of 30: at a worker its gradient, and the truth."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor
+    h: torch.Tensor
+    tail: tuple[torch.nn.Module, str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, worker: int, number: int) -> "Round":
+        photos = datasets.build(PluginSection.model_validate({"name": "photos", "samples": 240})).load()
+        model, boxes = PluginSection(name="cafe_cnn"), tuple(partition(photos.sample_shape, 16))
+        setting = Setting(model, boxes, photos.classes, 240, 30, "epochs", 8, frozen=True, seed=5)
+        bottom, shape = first_model(setting).double().eval().bottoms[worker], boxes[worker].shape
+        layer = fully_connected(bottom, shape)[0].name
+        seen = next(islice(observations(setting, photos.x, photos.y, TrainingConfig()), number - 1, None))
+        own = seen.gradients.bottoms[worker]
+        with torch.no_grad():
+            h = representation(bottom, layer, boxes[worker].cut(photos.x)[seen.indices].double())
+        return cls(own[f"{layer}.weight"], own[f"{layer}.bias"], h, (bottom, layer, shape))
+
+    def samples(self, seed: int) -> Found:
+        cut, span = partial(cut_off, *self.tail), partial(possible_v, *self.tail, through=None)
+        return samples_of(self.weight, self.bias, cut_off=cut, span=span, batch=30, seed=seed)
+
+
 def test_what_one_attempt_missed_is_found_by_another_with_other_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    photos = datasets.build(PluginSection.model_validate({"name": "photos", "samples": 240})).load()
-    model, boxes = PluginSection(name="cafe_cnn"), tuple(partition(photos.sample_shape, 16))
-    setting = Setting(model, boxes, photos.classes, 240, 30, "epochs", 8, frozen=True, seed=5)
-    whole, worker = first_model(setting).double().eval(), 7
-    layer = fully_connected(whole.bottoms[worker], boxes[worker].shape)[0].name
-    seen = next(islice(observations(setting, photos.x, photos.y, TrainingConfig()), 1, None))
-    own = seen.gradients.bottoms[worker]
-    tail = (whole.bottoms[worker], layer, boxes[worker].shape)
-    with torch.no_grad():
-        truth = representation(tail[0], layer, boxes[worker].cut(photos.x)[seen.indices].double())
+    given = Round.of(worker=7, number=2)
 
     def found(attempts: int) -> list[int]:
         monkeypatch.setattr(solve, "ATTEMPTS", attempts)
-        weight, bias = own[f"{layer}.weight"], own[f"{layer}.bias"]
-        cut, span = partial(cut_off, *tail), partial(possible_v, *tail, through=None)
-        shown = [samples_of(weight, bias, cut_off=cut, span=span, batch=30, seed=seed) for seed in range(4)]
-        return [int(right(one, truth, 1e-3).sum()) for one in shown]
+        return [int(right(given.samples(seed), given.h, 1e-3).sum()) for seed in range(4)]
 
     once, again = found(1), found(3)
     assert all(more >= less for less, more in zip(once, again, strict=True))
     assert sum(again) > sum(once)
+
+
+@pytest.mark.parametrize("worker", [7, 13, 14])  # where a v had as much as a third of another's
+def test_all_h_together_tell_every_v(worker: int) -> None:
+    given = Round.of(worker, number=3)
+    found = given.samples(seed=3)
+    away, place = (torch.cdist(found.h, given.h) / given.h.norm(dim=1)).min(dim=1)
+    assert sorted(place.tolist()) == list(range(30))
+    assert float(away.max()) < 1e-4
+    v = torch.linalg.lstsq(given.h.T, given.weight.double().T).solution[place]
+    assert float(((found.v - v).norm(dim=1) / v.norm(dim=1)).max()) < 1e-3
