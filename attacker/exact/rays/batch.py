@@ -162,7 +162,9 @@ class Batch:
         """Mend the pairs' h by the others' v, then all v by all h, and say which are certain."""
         self.pairs = [self._mended(at) for at in range(len(self.pairs))]
         self._complete()
-        self.pairs, self.waiting = ([self._recognised(sample) for sample in own] for own in (self.pairs, self.waiting))
+        self.pairs, self.waiting = (
+            [_recognised(self._space, sample) for sample in own] for own in (self.pairs, self.waiting)
+        )
 
     def _complete(self) -> None:
         """Where every ray is found, take each v from all of them: e_m S f_n is 1 if m = n, and 0 otherwise.
@@ -179,13 +181,6 @@ class Batch:
             self.pairs = [replace(sample, partner=own) for sample, own in zip(samples, found, strict=True)]
             self.waiting = []
 
-    def _recognised(self, sample: Sample) -> Sample:
-        """Say which known sample it is, if it is one of those that were left out."""
-        alike = self._space.known @ sample.ray.heights
-        if sample.known is not None or not len(alike) or alike.max() < RECOGNISED:
-            return sample
-        return replace(sample, known=int(alike.argmax()))
-
     def _mended(self, at: int) -> Sample:
         """Return a pair whose h has nothing of another sample: e S f = 0 for all partners f but its own."""
         space, pair = self._space, self.pairs[at]
@@ -197,3 +192,11 @@ class Batch:
             return replace(pair, certain=True)
         ray = sharpen(space, pair.ray.e, orthogonal(others, space.rank))
         return pair if ray is None else replace(pair, ray=ray, certain=not ray.loose)
+
+
+def _recognised(space: Space, sample: Sample) -> Sample:
+    """Say which known sample it is, if it is one of those that were left out."""
+    alike = space.known @ sample.ray.heights
+    if sample.known is not None or not len(alike) or alike.max() < RECOGNISED:
+        return sample
+    return replace(sample, known=int(alike.argmax()))
