@@ -47,7 +47,7 @@ def test_with_nothing_else_set_an_audit_says_who_learns_what_and_it_is_true(tmp_
     assert labels["leaked"] == own > 0.9
     for trial in found["trials"]:
         if trial["outcome"] == "done" and not trial["broken_by"]:
-            assert trial["held_against"] or trial["undecided"], trial["defence"]
+            assert trial["held_against"] or trial["unclear"] or trial["undecided"], trial["defence"]
     for one in found["attempts"]:
         assert one["outcome"] == "done" or not one["findings"]
     for name in ("audit.html", "audit.pdf"):
